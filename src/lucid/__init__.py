@@ -1,0 +1,1 @@
+"""Lucid: the complete supervised training loop on PyTorch."""

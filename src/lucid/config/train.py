@@ -1,0 +1,129 @@
+"""The settings of a training run: what `Trainer`, `Run` and the command share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from lucid.errors import ConfigError
+
+Every = int | Literal["epoch"]
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainConfig:
+    """Settings of a run. Every count is in optimizer steps unless its text says otherwise."""
+
+    epochs: int = 10
+    """Passes over the training data."""
+    max_steps: int | None = None
+    """Stop after this many steps even if epochs are left. None: as many as `epochs` give."""
+    seed: int = 0
+    """One number from which every random stream of the run is derived."""
+    device: str = "auto"
+    """Where to train: "auto" takes the best device there is, else a torch name such as "cpu" or "cuda:1"."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Forward precision. "auto": bf16 where the device has it natively, else fp16 on an accelerator, else fp32."""
+    gradient_accumulation_steps: int = 1
+    """Micro-batches per step. A short last window of an epoch counts what it holds."""
+    max_grad_norm: float | None = 1.0
+    """Clip limit (global L2 norm; see `clip`). None: no clipping, the norm is still reported."""
+    clip: Literal["norm", "value", "adaptive"] = "norm"
+    """How `max_grad_norm` limits the gradient: global norm, per element, or per tensor against its weight's norm."""
+    log_every: Every = 50
+    """Steps between log records, or "epoch". 0: only the last step."""
+    eval_every: Every = "epoch"
+    """Steps between evaluations, or "epoch". 0: only the last step."""
+    save_every: Every = "epoch"
+    """Steps between checkpoints, or "epoch". 0: only the last step."""
+    keep_last: int = 2
+    """Newest checkpoints kept."""
+    keep_every: int = 0
+    """Also keep each checkpoint whose step is a multiple of this. 0: none."""
+    keep_best: int = 1
+    """Best checkpoints kept by `monitor`, in a slot of their own."""
+    monitor: str | None = None
+    """Metric that decides what is best. None: "eval/loss" where there is an evaluation."""
+    mode: Literal["min", "max"] | None = None
+    """Direction of `monitor`. Required unless the monitor is a loss."""
+    patience: int = 0
+    """Stop after this many evaluations without a better monitor. 0: never."""
+    ema_decay: float | None = None
+    """Keep an exponential moving average of the weights with this decay, used for evaluation. None: off."""
+    non_finite: Literal["skip", "raise", "rollback"] = "skip"
+    """What a NaN or inf in loss or gradient does: leave out the step, stop, or go back to the last checkpoint."""
+    max_skips: int = 10
+    """Steps in a row that may be left out before the run stops with an error."""
+    max_time: float | None = None
+    """Seconds after which the run saves and stops, the time of that save counted in. None: no limit."""
+    save_errors: Literal["stop", "continue"] = "continue"
+    """What a save that failed after its retries does: stop the run, or go on and try at the next one."""
+    compile: bool = False
+    """Compile the model with `model.compile()`."""
+    deterministic: bool = False
+    """Ask torch for deterministic kernels (`torch.use_deterministic_algorithms`)."""
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self, where: str = "train") -> None:
+        """Raise `ConfigError` for the first setting that cannot work.
+
+        Args:
+            where: what to call this section in messages.
+        """
+        for name in ("epochs", "gradient_accumulation_steps", "max_skips"):
+            _at_least(where, name, getattr(self, name), 1)
+        for name in ("keep_last", "keep_every", "keep_best", "patience", "seed"):
+            _at_least(where, name, getattr(self, name), 0)
+        if self.keep_last < 1:
+            raise ConfigError(f"{where}.keep_last must be at least 1, got {self.keep_last}: a run resumes from it.")
+        if self.max_steps is not None:
+            _at_least(where, "max_steps", self.max_steps, 1)
+        for name in ("log_every", "eval_every", "save_every"):
+            value = getattr(self, name)
+            if value != "epoch":
+                _at_least(where, name, value, 0, hint=' or "epoch"')
+        for name in ("max_grad_norm", "max_time"):
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value) and value > 0 and not math.isnan(value)):
+                raise ConfigError(f"{where}.{name} must be a number above 0, or None for none, got {value!r}.")
+        if self.ema_decay is not None and not (_is_number(self.ema_decay) and 0 < self.ema_decay < 1):
+            raise ConfigError(f"{where}.ema_decay must lie between 0 and 1, or None for none, got {self.ema_decay!r}.")
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ConfigError(f"{where}.{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}.")
+        if self.monitor is not None and self.mode is None and not self.monitor.endswith("loss"):
+            raise ConfigError(
+                f'{where}.mode must be "min" or "max" for the monitor {self.monitor!r}: '
+                "say whether lower or higher is better."
+            )
+
+    @property
+    def monitor_mode(self) -> Literal["min", "max"]:
+        """Direction of the monitor; a loss is better when lower."""
+        return self.mode or "min"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as plain values."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "precision": ("auto", "fp32", "bf16", "fp16"),
+    "clip": ("norm", "value", "adaptive"),
+    "mode": ("min", "max", None),
+    "non_finite": ("skip", "raise", "rollback"),
+    "save_errors": ("stop", "continue"),
+}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _at_least(where: str, name: str, value: object, least: int, hint: str = "") -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{where}.{name} must be a whole number of at least {least}{hint}, got {value!r}.")
