@@ -8,6 +8,7 @@ LucidError
  |- NonFiniteError (ArithmeticError)    NaN or inf in loss or gradient, and the policy says stop
  |- ResumeError                         a run cannot go on from its checkpoint as asked
  |- CallbackError                       a user's callback raised; `__cause__` is its error
+ |- RecordError (ValueError)            a record holds what cannot be written, or a line of `records.jsonl` is broken
  |- ReplayError                         a replay bundle does not give the step it recorded
  `- CheckpointError                     anything about `.lcs` files and the folders that hold them
      |- UnsupportedTypeError (TypeError)      at save: an object that cannot be stored, with its path in the state
@@ -60,6 +61,10 @@ class ResumeError(LucidError):
 
 class CallbackError(LucidError):
     """A user's callback raised."""
+
+
+class RecordError(LucidError, ValueError):
+    """A record holds what cannot be written, or a line of `records.jsonl` is broken."""
 
 
 class ReplayError(LucidError):

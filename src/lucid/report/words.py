@@ -1,0 +1,215 @@
+"""How numbers, durations and whole records read as text. Shared by the terminal and the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from lucid.records import Record
+
+PLAN_LABELS = {
+    "name": "run",
+    "run_dir": "folder",
+    "model": "model",
+    "parameters": "parameters",
+    "trainable_parameters": "trainable parameters",
+    "task": "task",
+    "data": "data",
+    "train_rows": "training rows",
+    "eval_rows": "evaluation rows",
+    "batch_size": "batch size",
+    "gradient_accumulation_steps": "accumulation",
+    "global_batch_size": "rows per step",
+    "world_size": "processes",
+    "device": "device",
+    "precision": "precision",
+    "optimizer": "optimizer",
+    "schedule": "schedule",
+    "lr": "learning rate",
+    "epochs": "epochs",
+    "steps_per_epoch": "steps per epoch",
+    "total_steps": "total steps",
+    "windows": "windows per epoch",
+    "short_windows": "short windows per epoch",
+    "log_every": "log every",
+    "eval_every": "evaluate every",
+    "save_every": "save every",
+    "monitor": "monitor",
+    "mode": "better is",
+    "seed": "seed",
+    "notes": "notes",
+}
+"""Known keys of a `plan` record in the order in which they are shown."""
+
+END_LABELS = {
+    "reason": "ended because",
+    "best": "best",
+    "best_value": "best value",
+    "best_step": "best step",
+    "checkpoint": "checkpoint",
+    "config": "config",
+    "records": "records",
+    "report": "report",
+    "next": "next",
+}
+"""Known keys of an `end` record in the order in which they are shown."""
+
+_QUIET_PLAN_KEYS = ("pid", "host")
+
+
+def number(value: object) -> str:
+    """Return a number in at most five significant digits; counts get thousands separators.
+
+    Example:
+        >>> number(0.123456), number(1234567), number(1e-5), number(float("nan"))
+        ('0.1235', '1,234,567', '1e-05', 'nan')
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.1f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
+def size(num_bytes: float) -> str:
+    """Return a number of bytes with its unit.
+
+    Example:
+        >>> size(512), size(1_500_000)
+        ('512 B', '1.5 MB')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.3g} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """Return a time span in its two largest units.
+
+    Example:
+        >>> duration(0.25), duration(75), duration(7260), duration(200000)
+        ('0.2s', '1m15s', '2h01m', '2d07h')
+    """
+    if not math.isfinite(seconds):
+        return "?"
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def pairs(info: Mapping[str, Any], labels: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return `info` as (label, text): known keys first and in order, then the others under their own name."""
+    known = [key for key in labels if key in info]
+    others = [key for key in info if key not in labels and key not in _QUIET_PLAN_KEYS]
+    return [(labels.get(key, key.replace("_", " ")), text_of(info[key])) for key in known + others]
+
+
+def text_of(value: Any) -> str:
+    """Return any JSON value in words: mappings as `name value`, lists by comma."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key.replace('_', ' ')} {text_of(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(text_of(item) for item in value)
+    return "none" if value is None else number(value)
+
+
+def line(record: Record) -> str:
+    """Return a record as one line for a log file."""
+    body = _BODIES.get(record.kind, _any)(record)
+    return " ".join(f"{_head(record)}{body}".replace("\r", " ").split("\n")).rstrip()
+
+
+def is_best(record: Record) -> bool:
+    """Return whether an `eval` record gave the best value so far."""
+    return record.info.get("best") is True
+
+
+def _head(record: Record) -> str:
+    return f"epoch {record.epoch}  step {record.step}  " if record.kind in ("log", "eval") else f"{record.kind}  "
+
+
+def _values(record: Record) -> str:
+    return "  ".join(f"{name} {number(value)}" for name, value in record.values.items())
+
+
+def _eval(record: Record) -> str:
+    return _values(record) + ("  *best" if is_best(record) else "")
+
+
+def _save(record: Record) -> str:
+    num_bytes = record.values.get("bytes")
+    text = f"step {record.step}  {record.info.get('path', '')}"
+    return text if num_bytes is None else f"{text}  {size(num_bytes)}"
+
+
+def _skip(record: Record) -> str:
+    parts = [f"step {record.step}", str(record.info.get("reason", ""))]
+    if record.info.get("parameter"):
+        parts.append(f"parameter {record.info['parameter']}")
+    if record.info.get("rows"):
+        parts.append(f"rows {_rows(record.info['rows'])}")
+    return "  ".join(part for part in parts if part)
+
+
+def _rows(rows: Any) -> str:
+    if not isinstance(rows, list) or len(rows) <= 8:
+        return text_of(rows)
+    return f"{', '.join(map(str, rows[:8]))} and {len(rows) - 8} more"
+
+
+def _resume(record: Record) -> str:
+    changes = record.info.get("changes") or []
+    text = f"from step {record.info.get('from', record.step)}"
+    return text + "".join(f"; {change_text(change)}" for change in changes)
+
+
+def change_text(change: Any) -> str:
+    """Return one entry of a `resume` record's `changes` as `setting: was -> now (rule)`."""
+    if not isinstance(change, Mapping):
+        return str(change)
+    was, now = text_of(change.get("was")), text_of(change.get("now"))
+    rule = f" ({change['rule']})" if change.get("rule") else ""
+    return f"{change.get('setting', '?')}: {was} -> {now}{rule}"
+
+
+def _stop(record: Record) -> str:
+    return f"step {record.step}  {record.info.get('reason', '')}"
+
+
+def _plan(record: Record) -> str:
+    return "  ".join(f"{label}: {text}" for label, text in pairs(record.info, PLAN_LABELS))
+
+
+def _end(record: Record) -> str:
+    parts = [f"step {record.step}", _values(record)]
+    parts += [f"{label}: {text}" for label, text in pairs(record.info, END_LABELS)]
+    return "  ".join(part for part in parts if part)
+
+
+def _any(record: Record) -> str:
+    parts = [f"step {record.step}" if record.kind not in ("log", "eval") else "", _values(record)]
+    parts.append(text_of(record.info) if record.info and record.kind != "log" else "")
+    return "  ".join(part for part in parts if part)
+
+
+_BODIES = {
+    "log": _values,
+    "eval": _eval,
+    "save": _save,
+    "skip": _skip,
+    "resume": _resume,
+    "stop": _stop,
+    "plan": _plan,
+    "end": _end,
+}
