@@ -56,7 +56,7 @@ class JsonlReport:
                 f"records must not go back in steps: got {record.kind!r} of step {record.step} after step "
                 f"{self._last_step} in {self.path}. Call rewind({record.step}) first."
             )
-        data = record.to_line().encode()
+        data = record.to_line().encode("utf-8", "backslashreplace")  # a lone surrogate becomes its JSON escape
         before = os.fstat(self._fd).st_size
         try:
             written = os.write(self._fd, data)
