@@ -1,0 +1,131 @@
+"""Data sets that are arrays in memory: whole batches by index, never row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from lucid.errors import DataError
+
+from ._order import Order
+
+_CHUNK = 256  # batches whose index tensors are made in one call
+
+
+class ArrayDataset(Dataset[tuple[Tensor, ...]]):
+    """Rows of NumPy arrays, memory-mapped arrays or tensors of equal length; a row is a tuple of tensors.
+
+    The arrays are not copied: a batch is gathered from them by index, with no work per row.
+
+    Args:
+        arrays: `(N, ...)` each, of a numeric type.
+
+    Raises:
+        DataError: if there is no array, their lengths differ, or one holds something other than numbers.
+    """
+
+    def __init__(self, *arrays: Any) -> None:
+        if not arrays:
+            raise DataError("ArrayDataset needs at least one array, got none.")
+        self.arrays = [array if isinstance(array, Tensor | np.ndarray) else np.asarray(array) for array in arrays]
+        for number, array in enumerate(self.arrays):
+            if array.ndim == 0:
+                raise DataError(f"ArrayDataset: array {number} must have shape (N, ...), got a single value.")
+            if isinstance(array, np.ndarray):
+                _tensor(array[:1], number)
+        lengths = [len(array) for array in self.arrays]
+        if len(set(lengths)) > 1:
+            raise DataError(f"ArrayDataset: all arrays must have the same number of rows, got {lengths}.")
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def __getitem__(self, row: int) -> tuple[Tensor, ...]:
+        return tuple(one if isinstance(one := array[row], Tensor) else _tensor(np.array(one)) for array in self.arrays)
+
+
+def _tensor(array: Any, number: int = 0) -> Tensor:
+    try:
+        return torch.from_numpy(np.array(array))
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"ArrayDataset: array {number} must hold numbers that torch knows, got {array.dtype}. Convert it first."
+        ) from error
+
+
+class Gather:
+    """Arrays of a data set, and the row of the arrays behind each row of the data set.
+
+    Args:
+        arrays: `(N, ...)` each.
+        rows: `(M,)` int64, the data set's row -> the arrays' row; None: the same.
+    """
+
+    def __init__(self, arrays: list[Any], rows: Tensor | None) -> None:
+        self.arrays = arrays
+        self.rows = rows
+
+    def batches(self, order: Order, start: int) -> Iterator[list[Tensor]]:
+        """Yield the batches of an order from `start` on, each a list of tensors as torch's `default_collate` gives."""
+        if isinstance(order.rows, range) and self.rows is None:
+            yield from self._slices(order, start)
+            return
+        take = [_taker(array) for array in self.arrays]
+        if len(take) == 2:  # the usual pair, without a loop per batch
+            first, second = take
+            for index in self._indices(order, start):
+                yield [first(index), second(index)]
+            return
+        for index in self._indices(order, start):
+            yield [one(index) for one in take]
+
+    def _slices(self, order: Order, start: int) -> Iterator[list[Tensor]]:
+        for batch in range(start, order.num_batches):
+            first, end = order.span(batch)
+            yield [_copy(array[first:end]) for array in self.arrays]
+
+    def _indices(self, order: Order, start: int) -> Iterator[Tensor]:
+        for first in range(start, order.num_batches, _CHUNK):
+            last = min(first + _CHUNK, order.num_batches) - 1
+            begin, end = order.span(first)[0], order.span(last)[1]
+            rows = order.rows[begin:end]
+            index = torch.arange(rows.start, rows.stop) if isinstance(rows, range) else torch.as_tensor(rows)
+            if self.rows is not None:
+                index = self.rows[index]
+            if order.batch_size is not None:
+                yield from torch.split(index, order.batch_size)
+            else:
+                yield from torch.split(index, [b - a for a, b in map(order.span, range(first, last + 1))])
+
+
+def _copy(part: Any) -> Tensor:
+    return part.clone() if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+
+
+def _taker(array: Any) -> Any:
+    if isinstance(array, np.ndarray):
+        return lambda index: torch.from_numpy(array[index.numpy()])
+    if array.device.type == "cpu":
+        select = array.index_select
+        return lambda index: select(0, index)
+    return lambda index: array.index_select(0, index.to(array.device))
+
+
+def gather_of(dataset: Any) -> Gather | None:
+    """Return how to gather from a data set, or None if its rows must be asked for one by one."""
+    if type(dataset) is TensorDataset:
+        return Gather(list(dataset.tensors), None)
+    if type(dataset) is ArrayDataset:
+        return Gather(dataset.arrays, None)
+    if type(dataset) is Subset:
+        inner = gather_of(dataset.dataset)
+        if inner is None:
+            return None
+        rows = torch.as_tensor(dataset.indices, dtype=torch.int64)
+        return Gather(inner.arrays, rows if inner.rows is None else inner.rows[rows])
+    return None

@@ -1,0 +1,179 @@
+"""Reading one batch of rows, in this process or in a worker, with every random stream seeded by the row.
+
+A `Ticket` says which rows; `RowReader` turns it into a batch. Seeds are derived from (seed, epoch, row), so it does
+not matter which process reads a row, or what was read before it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import StackDataset, Subset, default_collate, default_convert
+
+from lucid import rng
+from lucid.errors import DataError
+
+_LOW = 2**32 - 1  # NumPy's global generator takes 32 bits
+
+
+class Ticket(NamedTuple):
+    """Which rows to read."""
+
+    epoch: int
+    batch: int
+    keys: list[Any]
+    repeats: list[int] | None
+    """How often each row came before in this epoch; None: never."""
+
+
+class Failure(NamedTuple):
+    """An error of the user's code on its way from a worker."""
+
+    message: str
+    error: bytes | None
+    trace: str
+
+
+class RowReader:
+    """A map-style data set whose indices are tickets and whose items are whole batches.
+
+    Args:
+        dataset: the user's data set; it is neither changed nor copied here.
+        collate_fn: makes a batch out of a list of rows, or out of one item if `single`.
+        seed: what the seeds of rows are derived from.
+        single: the loader has `batch_size=None`: one key gives one batch.
+    """
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], seed: int, single: bool) -> None:
+        self.dataset = dataset
+        self.collate_fn = collate_fn
+        self.seed = seed
+        self.single = single
+        self._at_once = not single and reads_at_once(dataset)
+        self._seed_collate = collate_fn not in (default_collate, default_convert)
+        self._epoch: int | None = None
+
+    def __getitem__(self, ticket: Ticket) -> Any:
+        """Return the batch, or a `Failure` where the user's code raised."""
+        try:
+            return self.read(ticket)
+        except DataError as error:
+            return _pack_failure(error)
+
+    def read(self, ticket: Ticket) -> Any:
+        """Return the batch of a ticket. Moves the global random streams.
+
+        Raises:
+            DataError: if the data set or `collate_fn` raised; names the row, and the error is its cause.
+        """
+        if ticket.epoch != self._epoch:
+            self._epoch = ticket.epoch
+            if callable(getattr(self.dataset, "set_epoch", None)):
+                self.dataset.set_epoch(ticket.epoch)
+        items = self._read_at_once(ticket) if self._at_once else self._read_rows(ticket)
+        if self._seed_collate:
+            seed_streams(rng.derive(self.seed, "collate", ticket.epoch, *_name(ticket, 0)))
+        try:
+            return self.collate_fn(items[0] if self.single else items)
+        except Exception as error:
+            raise DataError(f"collate_fn failed on {_place(ticket)}: {_text(error)}") from error
+
+    def _read_rows(self, ticket: Ticket) -> list[Any]:
+        items = []
+        for number, key in enumerate(ticket.keys):
+            seed_streams(rng.derive(self.seed, "row", ticket.epoch, *_name(ticket, number)))
+            try:
+                items.append(self.dataset[key])
+            except Exception as error:
+                name = type(self.dataset).__name__
+                raise DataError(f"row {key!r} of {name} failed, in {_place(ticket)}: {_text(error)}") from error
+        return items
+
+    def _read_at_once(self, ticket: Ticket) -> list[Any]:
+        seed_streams(rng.derive(self.seed, "row", ticket.epoch, *_name(ticket, 0)))
+        try:
+            items: list[Any] = self.dataset.__getitems__(ticket.keys)
+        except Exception as error:
+            name = type(self.dataset).__name__
+            raise DataError(f"{name}.__getitems__ failed on {_place(ticket)}: {_text(error)}") from error
+        return items
+
+
+def seed_streams(seed: int) -> None:
+    """Seed the CPU streams that a data set may draw from: torch, NumPy's global one and `random`."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed & _LOW)
+    random.seed(seed)
+
+
+def reads_at_once(dataset: Any) -> bool:
+    """Whether a batch is read by the data set's own `__getitems__`, not row by row.
+
+    torch's containers pass a list on row by row unless what they hold reads at once.
+    """
+    if type(dataset) is Subset:
+        return reads_at_once(dataset.dataset)
+    if type(dataset) is StackDataset:
+        inner = dataset.datasets
+        return any(reads_at_once(one) for one in (inner.values() if isinstance(inner, dict) else inner))
+    return callable(getattr(dataset, "__getitems__", None))
+
+
+def unwrap(batch: Any) -> Any:
+    """Return the batch, or raise the error that came in its place.
+
+    Raises:
+        DataError: with the user's error, as it was raised in the worker, as its cause.
+    """
+    if not isinstance(batch, Failure):
+        return batch
+    cause: BaseException
+    try:
+        cause = pickle.loads(batch.error) if batch.error else RuntimeError(batch.message)
+    except Exception:
+        cause = RuntimeError(batch.message)
+    cause.__cause__ = WorkerTracebackError(batch.trace)
+    raise DataError(batch.message) from cause
+
+
+class WorkerTracebackError(Exception):
+    """The traceback of an error in a worker process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _pack_failure(error: DataError) -> Failure:
+    cause = error.__cause__ or error
+    trace = "".join(traceback.format_exception(cause))
+    try:
+        packed: bytes | None = pickle.dumps(cause)
+        pickle.loads(packed or b"")
+    except Exception:
+        packed = None
+    return Failure(str(error), packed, trace)
+
+
+def _name(ticket: Ticket, number: int) -> tuple[int | str, ...]:
+    """What a row is called in seeds: its key, and which time it comes in this epoch if not the first."""
+    key = ticket.keys[number]
+    if isinstance(key, list | tuple) and key:
+        key = key[0]
+    name = key if type(key) is int else repr(key)
+    again = ticket.repeats[number] if ticket.repeats else 0
+    return (name, again) if again else (name,)
+
+
+def _place(ticket: Ticket) -> str:
+    keys = ", ".join(map(repr, ticket.keys[:8])) + (", ..." if len(ticket.keys) > 8 else "")
+    return f"batch {ticket.batch} of epoch {ticket.epoch} (rows {keys})"
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
