@@ -1,0 +1,257 @@
+"""Metrics as sums and counts: exact on ragged batches, kept on the device, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lucid.errors import ConfigError, DataError
+
+Metric = Callable[[Any, Any], Any]
+
+_OBJECT_METHODS = ("update", "compute", "reset")
+
+
+def accuracy(output: Tensor, target: Tensor) -> Tensor:
+    """Return for each row whether the largest output is the target's class: (N,) float32.
+
+    Args:
+        output: (N, C) logits or probabilities; (N, C, ...) counts each position.
+        target: (N) or (N, ...) class numbers.
+    """
+    _check_classes("accuracy", output, target)
+    return (output.argmax(dim=1) == target).float().flatten()
+
+
+def top_k(k: int) -> Metric:
+    """Return a metric: for each row, whether the target's class is among the `k` largest outputs.
+
+    Args:
+        k: how many of the largest outputs count.
+
+    Raises:
+        ConfigError: if `k` is below 1.
+    """
+    if k < 1:
+        raise ConfigError(f"top_k needs k of at least 1, got {k}.")
+
+    def metric(output: Tensor, target: Tensor) -> Tensor:
+        _check_classes(f"top_k({k})", output, target)
+        if k > output.shape[1]:
+            raise ConfigError(f"top_k({k}) needs at least {k} classes, the output has {output.shape[1]}.")
+        return (output.topk(k, dim=1).indices == target.unsqueeze(1)).any(dim=1).float().flatten()
+
+    return metric
+
+
+def mean_absolute_error(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
+    """Return the sum of absolute differences and how many there are.
+
+    Args:
+        output: predictions of any shape.
+        target: values of the same shape.
+    """
+    _check_same_shape("mean_absolute_error", output, target)
+    return (output - target).abs().double().sum(), output.numel()
+
+
+def mean_squared_error(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
+    """Return the sum of squared differences and how many there are.
+
+    Args:
+        output: predictions of any shape.
+        target: values of the same shape.
+    """
+    _check_same_shape("mean_squared_error", output, target)
+    return (output - target).double().square().sum(), output.numel()
+
+
+class R2:
+    """Share of the target's variance that the predictions explain, from four sums."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._sums: Tensor | None = None
+
+    def update(self, output: Tensor, target: Tensor) -> None:
+        """Count a batch of predictions and values of the same shape."""
+        _check_same_shape("R2", output, target)
+        wide = _wide(target)
+        y, error = target.to(wide), (target - output).to(wide)
+        count = torch.tensor(float(y.numel()), dtype=wide, device=y.device)
+        # Sums of y are taken around the first batch's mean: far from zero, sums of squares would lose all digits.
+        if self._sums is None:
+            self._shift = y.mean()
+            self._sums = torch.zeros(4, dtype=wide, device=y.device)
+        y = y - self._shift
+        self._sums += torch.stack([count, y.sum(), y.square().sum(), error.square().sum()])
+
+    def compute(self) -> Tensor:
+        """Return 1 - residual sum of squares / total sum of squares; NaN where the target does not vary."""
+        if self._sums is None:
+            return torch.tensor(float("nan"))
+        count, total, squares, residual = self._sums
+        spread = squares - total.square() / count
+        return torch.where(spread > 0, 1 - residual / spread, torch.nan)
+
+
+class MetricSet:
+    """Several metrics over a whole data set.
+
+    Args:
+        metrics: by name, either a function of output and target that returns one value per row (N,), a mean over
+            the rows (), or a pair (sum, count); or an object with `update`, `compute` and `reset`, such as those
+            of torchmetrics.
+
+    Raises:
+        ConfigError: if one is neither.
+
+    Example:
+        >>> metrics = MetricSet({"score": lambda output, target: output})
+        >>> metrics.update(torch.full((1,), 2.0), torch.zeros(1))
+        >>> metrics.update(torch.full((9,), 10.0), torch.zeros(9))
+        >>> metrics.compute()
+        {'score': 9.2}
+    """
+
+    def __init__(self, metrics: Mapping[str, Any]) -> None:
+        self._objects: dict[str, Any] = {}
+        self._functions: dict[str, Metric] = {}
+        for name, metric in metrics.items():
+            if all(callable(getattr(metric, method, None)) for method in _OBJECT_METHODS):
+                self._objects[name] = metric
+            elif callable(metric):
+                self._functions[name] = metric
+            else:
+                raise ConfigError(
+                    f"metric {name!r} must be a function of output and target, or an object with update, compute and "
+                    f"reset, got {type(metric).__name__}."
+                )
+        self._order = list(metrics)
+        self._sums: dict[str, tuple[Any, Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @torch.no_grad()
+    def update(self, output: Any, target: Any) -> None:
+        """Count one batch; nothing is read from the device.
+
+        Raises:
+            DataError: if a metric returns something that is none of the three forms.
+        """
+        for metric in self._objects.values():
+            metric.update(output, target)
+        for name, function in self._functions.items():
+            total, count = _sum_and_count(name, function(output, target), output, target)
+            before = self._sums.get(name)
+            self._sums[name] = (total, count) if before is None else (before[0] + total, before[1] + count)
+
+    @torch.no_grad()
+    def compute(self) -> dict[str, float]:
+        """Return every metric over all batches since `reset`, in one read; NaN where nothing was counted."""
+        values: dict[str, Any] = {name: float("nan") for name in self._order}
+        for name, (total, count) in self._sums.items():
+            values[name] = _ratio(total, count)
+        for name, metric in self._objects.items():
+            values[name] = _scalar(name, metric.compute())
+        return _read(values)
+
+    def reset(self) -> None:
+        """Forget everything counted."""
+        self._sums.clear()
+        for metric in self._objects.values():
+            metric.reset()
+
+
+def _sum_and_count(name: str, value: Any, output: Any, target: Any) -> tuple[Any, Any]:
+    if isinstance(value, tuple) and len(value) == 2:
+        return _widen(name, value[0]), _widen(name, value[1])
+    if isinstance(value, Tensor) and value.dim() == 1:
+        return value.to(_wide(value)).sum(), value.shape[0]
+    if isinstance(value, int | float) or (isinstance(value, Tensor) and value.dim() == 0):
+        rows = _num_rows(name, target, output)
+        return _widen(name, value) * rows, rows
+    shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    raise DataError(
+        f"metric {name!r} must return one value per row (N,), a mean over the rows (a number), or a pair (sum, count), "
+        f"got {shown}. Reduce it to one of these."
+    )
+
+
+def _widen(name: str, part: Any) -> Any:
+    if isinstance(part, Tensor) and part.dim() == 0:
+        return part.to(_wide(part))
+    if isinstance(part, int | float):
+        return part
+    shown = f"a tensor of shape {tuple(part.shape)}" if isinstance(part, Tensor) else f"a {type(part).__name__}"
+    raise DataError(f"metric {name!r} must return a pair of numbers (sum, count), got {shown} in it.")
+
+
+def _num_rows(name: str, *values: Any) -> int:
+    for value in values:
+        if isinstance(value, Tensor) and value.dim() > 0:
+            return value.shape[0]
+        if isinstance(value, Mapping) and value:
+            return _num_rows(name, *value.values())
+        if isinstance(value, list | tuple) and value:
+            return _num_rows(name, *value)
+    raise DataError(
+        f"metric {name!r} returned one number, but neither target nor output tells how many rows it is the mean of. "
+        "Return a pair (sum, count)."
+    )
+
+
+def _ratio(total: Any, count: Any) -> Any:
+    if isinstance(total, Tensor) or isinstance(count, Tensor):
+        return total / count  # 0 / 0 is NaN in torch
+    return total / count if count else float("nan")
+
+
+def _scalar(name: str, value: Any) -> Any:
+    if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
+        return value
+    shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    raise DataError(
+        f"metric {name!r} must compute one number, got {shown}. Give each of its values a metric of its own."
+    )
+
+
+def _read(values: dict[str, Any]) -> dict[str, float]:
+    """Bring all tensors to the host at once: one sync per device."""
+    by_device: dict[torch.device, list[str]] = {}
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            by_device.setdefault(value.device, []).append(name)
+    for names in by_device.values():
+        stacked = torch.stack([values[name].reshape(()).to(_wide(values[name])) for name in names])
+        values.update(zip(names, stacked.tolist(), strict=True))
+    return {name: float(value) for name, value in values.items()}
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """The widest floating dtype the device has: float64, except on Metal."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
+def _check_classes(name: str, output: Tensor, target: Tensor) -> None:
+    expected = (output.shape[0], *output.shape[2:]) if output.dim() >= 2 else None
+    if expected is None or tuple(target.shape) != expected:
+        raise DataError(
+            f"{name} needs output (N, C, ...) and class numbers (N, ...), got output {tuple(output.shape)} and target "
+            f"{tuple(target.shape)}. One-hot targets: pass target.argmax(1). One logit per row: stack it to two."
+        )
+
+
+def _check_same_shape(name: str, output: Tensor, target: Tensor) -> None:
+    if output.shape != target.shape:
+        raise DataError(
+            f"{name} needs output and target of one shape, got {tuple(output.shape)} and {tuple(target.shape)}. "
+            "For (N, 1) against (N,), squeeze the output."
+        )
