@@ -59,6 +59,8 @@ class TrainConfig:
     """Seconds after which the run saves and stops, the time of that save counted in. None: no limit."""
     save_errors: Literal["stop", "continue"] = "continue"
     """What a save that failed after its retries does: stop the run, or go on and try at the next one."""
+    changes: Literal["refuse", "accept"] = "refuse"
+    """What a resume does with settings that change the run: refuse with a table of them, or go on with the new ones."""
     compile: bool = False
     """Compile the model with `model.compile()`."""
     deterministic: bool = False
@@ -117,6 +119,7 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "mode": ("min", "max", None),
     "non_finite": ("skip", "raise", "rollback"),
     "save_errors": ("stop", "continue"),
+    "changes": ("refuse", "accept"),
 }
 
 

@@ -1,0 +1,130 @@
+"""Eight hooks, and the object that calls them: a hook that nobody uses costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lucid.errors import CallbackError, LucidError
+from lucid.state import TrainState
+
+HOOKS = (
+    "on_train_start",
+    "on_epoch_start",
+    "on_step_end",
+    "on_eval_start",
+    "on_eval_end",
+    "on_record",
+    "on_epoch_end",
+    "on_train_end",
+)
+
+
+class Callback:
+    """Something that happens beside the loop. Override the hooks you need.
+
+    A callback with state of its own also defines `state_dict` and `load_state_dict`: the state is saved in every
+    checkpoint and given back before the run goes on. To end the run, call `state.request_stop(reason)`.
+
+    Example:
+        >>> class StopWhenGood(Callback):
+        ...     def on_eval_end(self, state, metrics):
+        ...         if metrics and metrics["eval/loss"] < 0.1:
+        ...             state.request_stop("good enough")
+    """
+
+    def on_train_start(self, state: TrainState) -> None:
+        """Before the first step of this process, after a resume."""
+
+    def on_epoch_start(self, state: TrainState) -> None:
+        """Before the first step of an epoch."""
+
+    def on_step_end(self, state: TrainState) -> None:
+        """After each step; gradients are still there, clipped."""
+
+    def on_eval_start(self, state: TrainState) -> None:
+        """Before an evaluation."""
+
+    def on_eval_end(self, state: TrainState, metrics: dict[str, float] | None) -> None:
+        """After an evaluation; `metrics` is None if it raised or was interrupted."""
+
+    def on_record(self, state: TrainState, record: Any) -> None:
+        """After a record was written."""
+
+    def on_epoch_end(self, state: TrainState) -> None:
+        """After the last step of an epoch and its evaluation, before its checkpoint."""
+
+    def on_train_end(self, state: TrainState) -> None:
+        """When the run ends or is left, also after an error."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint must hold of this callback."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+
+
+class Callbacks:
+    """Calls the hooks of several callbacks in order.
+
+    `callbacks.on_step_end(state)` runs only the callbacks that override the hook, worked out once.
+    """
+
+    def __init__(self, callbacks: Sequence[Any] = ()) -> None:
+        self._all = list(callbacks)
+        for hook in HOOKS:
+            setattr(self, hook, _fan_out(hook, self._all))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"callbacks have no hook {name!r}; there are {', '.join(HOOKS)}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each callback that has any, by class name and place among its kind."""
+        return {
+            name: state
+            for name, callback in self._named()
+            if hasattr(callback, "state_dict") and (state := callback.state_dict())
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Give each callback its state back; a callback that is new keeps its own."""
+        for name, callback in self._named():
+            if name in state:
+                callback.load_state_dict(state[name])
+
+    def _named(self) -> list[tuple[str, Any]]:
+        seen: dict[str, int] = {}
+        named = []
+        for callback in self._all:
+            kind = type(callback).__name__
+            seen[kind] = seen.get(kind, 0) + 1
+            named.append((kind if seen[kind] == 1 else f"{kind}-{seen[kind]}", callback))
+        return named
+
+
+def _fan_out(hook: str, callbacks: Sequence[Any]) -> Callable[..., None]:
+    methods = [
+        (callback, getattr(callback, hook))
+        for callback in callbacks
+        if getattr(type(callback), hook, None) not in (None, getattr(Callback, hook))
+    ]
+    if not methods:
+        return _nothing
+
+    def call(*arguments: Any) -> None:
+        for callback, method in methods:
+            try:
+                method(*arguments)
+            except LucidError:
+                raise
+            except Exception as error:
+                raise CallbackError(
+                    f"{type(callback).__name__}.{hook} raised {type(error).__name__}: {error}"
+                ) from error
+
+    return call
+
+
+def _nothing(*arguments: Any) -> None:
+    """What a hook does that nobody uses."""

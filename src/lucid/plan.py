@@ -1,0 +1,94 @@
+"""The plan of a run: how many steps there are and on which of them things happen, known before the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lucid.config import Every, TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps of a run, by arithmetic from the data's length and the settings.
+
+    `None` where a stream does not tell its length.
+    """
+
+    batches_per_epoch: int | None
+    accumulation: int
+    epochs: int
+    max_steps: int | None
+    log_every: Every
+    eval_every: Every
+    save_every: Every
+    has_eval: bool = True
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Windows per epoch, a short last one included."""
+        return None if self.batches_per_epoch is None else -(-self.batches_per_epoch // self.accumulation)
+
+    @property
+    def short_window(self) -> int:
+        """Micro-batches in the short last window of an epoch; 0 if all windows are whole."""
+        return 0 if self.batches_per_epoch is None else self.batches_per_epoch % self.accumulation
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps of the whole run."""
+        if self.steps_per_epoch is None:
+            return self.max_steps
+        total = self.epochs * self.steps_per_epoch
+        return total if self.max_steps is None else min(total, self.max_steps)
+
+    def is_due(self, every: Every, step: int, last_in_epoch: bool, last: bool) -> bool:
+        """Whether something that happens `every` so often happens after this step; the last step is always due."""
+        if last:
+            return True
+        return last_in_epoch if every == "epoch" else bool(every) and step % every == 0
+
+    def steps(self, every: Every) -> list[int]:
+        """Return every step at which something with this cadence happens; needs a known length."""
+        total, per_epoch = self.total_steps, self.steps_per_epoch
+        if total is None:
+            return []
+        return [
+            step
+            for step in range(1, total + 1)
+            if self.is_due(every, step, bool(per_epoch) and step % (per_epoch or 1) == 0, step == total)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain values for the record."""
+        return {
+            "batches_per_epoch": self.batches_per_epoch,
+            "gradient_accumulation_steps": self.accumulation,
+            "steps_per_epoch": self.steps_per_epoch,
+            "short_window": self.short_window,
+            "epochs": self.epochs,
+            "total_steps": self.total_steps,
+            "log_every": self.log_every,
+            "eval_every": self.eval_every if self.has_eval else None,
+            "save_every": self.save_every,
+        }
+
+
+def make_plan(batches_per_epoch: int | None, config: TrainConfig, has_eval: bool = True) -> Plan:
+    """Return the plan for data of this many micro-batches per epoch.
+
+    Args:
+        batches_per_epoch: as the loader says; None for a stream without a length.
+        config: the run's settings.
+        has_eval: whether there is anything to evaluate on.
+    """
+    return Plan(
+        batches_per_epoch,
+        config.gradient_accumulation_steps,
+        config.epochs,
+        config.max_steps,
+        config.log_every,
+        config.eval_every,
+        config.save_every,
+        has_eval,
+    )

@@ -1,0 +1,334 @@
+"""A run that is open: its folder, checkpoints, records, random streams and signals.
+
+`Trainer.fit` and `Run` both work inside a session; it gives the loop its services and takes a run up where it was left.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import tomli_w
+
+from lucid import changes, environment, guard, rng
+from lucid.callbacks import Callback, Callbacks
+from lucid.errors import ConfigError
+from lucid.loop import Services
+from lucid.plan import Plan
+from lucid.records import Record
+from lucid.report import JsonlReport, Reports
+from lucid.serialization import Store
+from lucid.signals import EXIT_STOPPED, Deadline, Stopped, listen
+from lucid.state import TrainState
+from lucid.utils.data import Feed
+from lucid.windows import Window, windows
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended.
+
+    `stopped` is "done", the reason of an early stop, or what interrupted the run; `exit_code` is 0 for a finished run and
+    75 for one that wants to be started again.
+    """
+
+    step: int
+    epoch: int
+    best: float | None
+    best_step: int | None
+    metrics: dict[str, float]
+    stopped: str
+    exit_code: int
+    run_dir: Path | None
+
+
+class Session:
+    """Opens a run directory, resumes from it, and closes it.
+
+    Args:
+        state: the run's state, fresh; filled from the newest good checkpoint if there is one.
+        feed: training data.
+        plan: the run's plan.
+        evaluate: evaluates the state; None without evaluation data.
+        callbacks: the user's and the run's.
+        run_dir: the folder of the run. None: nothing is kept.
+        reports: where records go besides `records.jsonl`.
+        settings: sections of settings, for `config.toml` and for the comparison at resume.
+        facts: what the plan record says besides the plan.
+    """
+
+    def __init__(
+        self,
+        state: TrainState,
+        feed: Feed,
+        plan: Plan,
+        *,
+        evaluate: Callable[[TrainState], dict[str, float]] | None = None,
+        callbacks: Sequence[Any] = (),
+        run_dir: str | Path | None = None,
+        reports: Sequence[Any] = (),
+        settings: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.state, self.feed, self.plan = state, feed, plan
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.settings = dict(settings or {"train": state.config.to_dict()})
+        self.facts = dict(facts or {})
+        self.environment = environment.describe(state.device)
+        self.deadline = Deadline(state.config.max_time)
+        self.callbacks = Callbacks([*callbacks, _TimeLimit(self.deadline)])
+        self.reports = Reports([*self._own_reports(), *reports])
+        self.store: Store | None = None
+        self.services = Services(
+            write=self.reports.write,
+            save=self.save,
+            evaluate=evaluate,
+            callbacks=self.callbacks,
+            tick=self.reports.tick,
+            explain=lambda state, window, result: guard.explain(feed.rows, state, window, result),
+        )
+        self.is_done = False
+        self._stack = ExitStack()
+
+    # -- opening and closing
+
+    def __enter__(self) -> Session:
+        self._stack.callback(rng.restore, rng.capture())
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _open(self) -> None:
+        if self.run_dir is not None:
+            run_id = self._open_folder(self.run_dir)
+            config = self.state.config
+            self.store = self._stack.enter_context(
+                Store(
+                    self.run_dir / "checkpoints",
+                    run_id=run_id,
+                    keep_last=config.keep_last,
+                    keep_every=config.keep_every,
+                    keep_best=config.keep_best,
+                    mode=config.monitor_mode,
+                    on_error=config.save_errors,
+                )
+            )
+        self._stack.callback(self.reports.close)
+        rng.seed_all(rng.derive(self.state.config.seed, "train"))
+        if not self._resume():
+            self._write("plan", info={**self.plan.to_dict(), **self.facts})
+        self._stack.enter_context(listen(self.state))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if self.store is not None:
+                self.store.wait()
+            if kind is None:
+                self._say_goodbye()
+        finally:
+            self._stack.close()
+
+    def windows(self) -> Iterator[Window]:
+        """Return the windows that are left."""
+        config = self.state.config
+        return windows(self.feed, self.state.progress, config.gradient_accumulation_steps, config.epochs)
+
+    def result(self) -> Result:
+        """Return how the run stands."""
+        state = self.state
+        reason = state.interrupt or state.stop_reason or "done"
+        return Result(
+            state.progress.step,
+            state.progress.epoch,
+            state.best.value,
+            state.best.step,
+            dict(state.metrics),
+            reason,
+            EXIT_STOPPED if state.interrupt else 0,
+            self.run_dir,
+        )
+
+    def leave_if_interrupted(self) -> None:
+        """Raise what an interrupted run ends with: KeyboardInterrupt after Ctrl-C, else `Stopped` (exit code 75)."""
+        reason = self.state.interrupt
+        if reason == "SIGINT":
+            raise KeyboardInterrupt
+        if reason is not None:
+            raise Stopped(reason)
+
+    # -- checkpoints
+
+    def save(self, state: TrainState, window: Window) -> None:
+        """Make a checkpoint; the store copies the state and writes it beside the training."""
+        if self.store is None:
+            return
+        monitor = state.config.monitor or "eval/loss"
+        fresh = state.progress.evaluated == state.progress.step
+        value = state.metrics.get(monitor) if fresh else None
+        name = f"step-{state.progress.step:08d}.lcs"
+        self._write("save", info={"path": f"checkpoints/{name}", "value": value})
+        self.store.save(
+            self.tree(window),
+            step=state.progress.step,
+            value=value,
+            meta={"epoch": state.progress.epoch, "metrics": state.metrics if fresh else {}},
+        )
+
+    def tree(self, window: Window) -> dict[str, Any]:
+        """Return all that a checkpoint holds."""
+        return {
+            **self.state.state_dict(),
+            "data": window.data_state,
+            "callbacks": self.callbacks.state_dict(),
+            "config": self.settings,
+            "compared": self._compared(),
+            "environment": self.environment,
+        }
+
+    def _resume(self) -> bool:
+        entry = None if self.store is None else self.store.latest()
+        if self.store is None or entry is None:
+            self._refuse_foreign()
+            return False
+        tree = self.store.load(entry)
+        found = changes.compare(tree["compared"], self._compared())
+        if self.state.config.changes == "refuse":
+            changes.refuse(found, str(entry.path))
+        now = [optimizer_hyperparameters(optimizer) for optimizer in self.state.optimizers]
+        self.callbacks.load_state_dict(tree["callbacks"])
+        self.state.load_state_dict(tree)
+        if any(change.setting.startswith("optimizer.") for change in found):
+            for optimizer, groups in zip(self.state.optimizers, now, strict=True):
+                set_hyperparameters(optimizer, groups)
+        self.feed.load_state_dict(tree["data"])
+        self._go_on(found)
+        return True
+
+    def _go_on(self, found: list[changes.Change]) -> None:
+        """Say from where the run goes on, and whether it is already done."""
+        assert self.store is not None  # noqa: S101  # only called after a resume
+        progress = self.state.progress
+        longer = {"train.epochs", "train.max_steps", "train.patience"} & {change.setting for change in found}
+        total = self.plan.total_steps
+        self.is_done = progress.finished and (not longer or (total is not None and progress.step >= total))
+        if self.is_done:
+            return
+        progress.finished = False
+        self.reports.rewind(progress.step)
+        info = {
+            "changes": [change.to_dict() for change in found],
+            "refused": [[str(path), reason] for path, reason in self.store.refused],
+            **self.plan.to_dict(),
+            **self.facts,
+        }
+        self._write("resume", info=info)
+
+    def _refuse_foreign(self) -> None:
+        if self.store is not None and self.store.foreign:
+            raise ConfigError(
+                f"run_dir {str(self.run_dir)!r} holds checkpoints of another run, such as {self.store.foreign[0]}: "
+                "choose an empty folder."
+            )
+
+    def _compared(self) -> dict[str, Any]:
+        """Return the settings that a resume compares."""
+        flat = changes.flatten(self.settings)
+        flat |= {f"optimizer.{k}": v for k, v in changes.optimizer_settings(self.state.optimizers).items()}
+        flat |= {f"scheduler.{i}": type(s).__name__ for i, s in enumerate(self.state.schedulers)}
+        flat |= {f"data.{name}": value for name, value in self.feed.fingerprint().items()}
+        flat |= {f"environment.{k}": v for k, v in environment.comparable(self.environment).items()}
+        return flat
+
+    # -- files of the run
+
+    def _open_folder(self, folder: Path) -> str:
+        """Make the folder and its description; return the run's id."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / "environment.json"
+            known = json.loads(path.read_text()) if path.exists() else {"run_id": uuid.uuid4().hex, "starts": []}
+            known["starts"] = [*known["starts"][-99:], self.environment]
+            _replace(path, json.dumps(known, indent=1))
+            if not (folder / "checkpoints").is_dir() or not any((folder / "checkpoints").glob("*.lcs")):
+                _replace(folder / "config.toml", tomli_w.dumps(_without_none(self.settings)))
+        except OSError as error:
+            raise ConfigError(
+                f"run_dir {str(folder)!r} must be a folder that can be written, got: {error}. Choose another."
+            ) from error
+        except (ValueError, KeyError) as error:
+            raise ConfigError(f"{folder / 'environment.json'} is not a run's description: {error}") from error
+        return str(known["run_id"])
+
+    def _own_reports(self) -> list[Any]:
+        return [] if self.run_dir is None else [JsonlReport(self.run_dir / "records.jsonl")]
+
+    def _say_goodbye(self) -> None:
+        result = self.result()
+        info = {
+            "reason": result.stopped,
+            "best": result.best,
+            "best_step": result.best_step,
+            "metrics": result.metrics,
+            "run_dir": None if self.run_dir is None else str(self.run_dir),
+            "exit_code": result.exit_code,
+        }
+        if not self.is_done:
+            self._write("stop" if self.state.interrupt else "end", info=info)
+
+    def _write(self, kind: str, info: Mapping[str, Any]) -> None:
+        progress = self.state.progress
+        self.services.write(Record(kind, progress.step, progress.epoch + 1, info=_plain(info)))
+
+
+class _TimeLimit(Callback):
+    """Interrupts the run while there is still time for one save."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+
+    def on_step_end(self, state: TrainState) -> None:
+        if self._deadline.is_near():
+            state.interrupt = state.interrupt or "max_time"
+
+
+def optimizer_hyperparameters(optimizer: Any) -> list[dict[str, Any]]:
+    """Return the settings of each group, without its parameters."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def set_hyperparameters(optimizer: Any, groups: list[dict[str, Any]]) -> None:
+    """Set the settings of each group."""
+    for group, values in zip(optimizer.param_groups, groups, strict=False):
+        group.update(values)
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.tmp")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def _without_none(tree: Any) -> Any:
+    """TOML has no null: a setting that is None is left out, which means its default."""
+    if isinstance(tree, Mapping):
+        return {str(name): _without_none(value) for name, value in tree.items() if value is not None}
+    return tree
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,289 @@
+"""The state of a run: everything that a checkpoint holds and that training changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from lucid import rng
+from lucid.amp import Precision
+from lucid.config import TrainConfig
+from lucid.errors import ConfigError, MismatchError, nearest
+from lucid.windows import Progress
+
+Scheduler = LRScheduler | ReduceLROnPlateau
+
+
+@dataclass(slots=True)
+class Best:
+    """The best value of the monitor so far. NaN is never best."""
+
+    mode: Literal["min", "max"]
+    value: float | None = None
+    step: int | None = None
+    evals_since: int = 0
+    """Evaluations since the best one, which patience counts."""
+
+    def update(self, value: float, step: int) -> bool:
+        """Take the value of an evaluation; return whether it is the new best."""
+        if not math.isnan(value) and (self.value is None or self._is_better(value, self.value)):
+            self.value, self.step, self.evals_since = value, step, 0
+            return True
+        self.evals_since += 1
+        return False
+
+    def _is_better(self, value: float, than: float) -> bool:
+        return value < than if self.mode == "min" else value > than
+
+
+@dataclass(slots=True)
+class Meters:
+    """Results of the steps since the last log record. They stay on the device until they are read, all at once."""
+
+    losses: list[torch.Tensor] = field(default_factory=list)
+    norms: list[torch.Tensor] = field(default_factory=list)
+    counts: list[Any] = field(default_factory=list)
+    parts: list[dict[str, torch.Tensor]] = field(default_factory=list)
+
+    # Without a log record for long, results are folded so that memory does not grow with steps.
+    LIMIT = 1024
+
+    def add(self, loss: torch.Tensor, norm: torch.Tensor, count: Any, parts: dict[str, torch.Tensor] | None) -> None:
+        """Take one step's result: its mean loss over `count` rows or targets, and its gradient norm."""
+        self.losses.append(loss)
+        self.norms.append(norm)
+        self.counts.append(count)
+        if parts:
+            self.parts.append(parts)
+        if len(self.losses) >= self.LIMIT:
+            self._fold()
+
+    def read(self) -> dict[str, float]:
+        """Return the means since the last read in one copy to the host, and start anew."""
+        if not self.losses:
+            return {"train/loss": math.nan, "train/grad_norm": math.nan}
+        names = ["train/loss", "train/grad_norm", *(f"train/{name}" for name in (self.parts[0] if self.parts else ()))]
+        values = dict(zip(names, torch.stack(self._means()).tolist(), strict=True))
+        self.losses, self.norms, self.counts, self.parts = [], [], [], []
+        return values
+
+    def _means(self) -> list[torch.Tensor]:
+        counts = self._counts()
+        total = counts.sum()
+        means = [(torch.stack(self.losses).double() * counts).sum() / total]
+        means.append(torch.stack(self.norms).double().mean())
+        for name in self.parts[0] if self.parts else ():
+            means.append(torch.stack([part[name] for part in self.parts]).double().mean())
+        return means
+
+    def _counts(self) -> torch.Tensor:
+        device = self.losses[0].device
+        if any(isinstance(count, torch.Tensor) for count in self.counts):
+            return torch.stack([torch.as_tensor(count, device=device).double() for count in self.counts])
+        return torch.tensor(self.counts, dtype=torch.float64, device=device)
+
+    def _fold(self) -> None:
+        """Replace the results by their mean, which weighs as much as they did together."""
+        counts, (loss, norm, *parts) = self._counts(), self._means()
+        names = list(self.parts[0]) if self.parts else []
+        self.losses, self.norms, self.counts = [loss.float()], [norm.float()], [counts.sum()]
+        self.parts = [dict(zip(names, parts, strict=True))] if names else []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next record will be made of."""
+        return {"losses": self.losses, "norms": self.norms, "counts": self.counts, "parts": self.parts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self.losses, self.norms = list(state["losses"]), list(state["norms"])
+        self.counts, self.parts = list(state["counts"]), list(state["parts"])
+
+
+@dataclass(slots=True)
+class TrainState:
+    """Model, optimizers, schedules, precision, counters, best: what a run is made of at a moment.
+
+    Callbacks get it in every hook. `request_stop` is the one thing that they may ask of the loop.
+    """
+
+    model: nn.Module
+    optimizers: tuple[Optimizer, ...]
+    schedulers: tuple[Scheduler, ...]
+    precision: Precision
+    config: TrainConfig
+    device: torch.device
+    progress: Progress = field(default_factory=Progress)
+    meters: Meters = field(default_factory=Meters)
+    best: Best = field(init=False)
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Values of the last evaluation."""
+    stop_reason: str | None = None
+    interrupt: str | None = None
+    """Why the run must be left soon and gone on with later: a signal or the time limit."""
+    _parameters: list[nn.Parameter] = field(default_factory=list)
+    _num_groups: int = -1
+
+    def __post_init__(self) -> None:
+        self.best = Best(self.config.monitor_mode)
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps tried so far."""
+        return self.progress.step
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the next micro-batch, from 0."""
+        return self.progress.epoch
+
+    def request_stop(self, reason: str) -> None:
+        """Ask the loop to end the run after this step, as finished: it is evaluated, saved and logged."""
+        self.stop_reason = self.stop_reason or reason
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of every group of every optimizer, groups added in mid-run included."""
+        num_groups = sum(len(optimizer.param_groups) for optimizer in self.optimizers)
+        if num_groups != self._num_groups:
+            self._num_groups = num_groups
+            self._parameters = [
+                parameter
+                for optimizer in self.optimizers
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+            ]
+        return self._parameters
+
+    def step_schedulers(self) -> None:
+        """Move every schedule on by one optimizer step; plateau schedules wait for an evaluation."""
+        for scheduler in self.schedulers:
+            if not isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step()
+
+    def step_plateaus(self, value: float) -> None:
+        """Give the monitor's value to every plateau schedule."""
+        for scheduler in self.schedulers:
+            if isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step(value)
+
+    def lr(self) -> float:
+        """Return the learning rate of the first group."""
+        return float(self.optimizers[0].param_groups[0]["lr"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tree that a checkpoint holds; tensors are the live ones, not copies."""
+        return {
+            "model": model_state(self.model),
+            "optimizer": [optimizer.state_dict() for optimizer in self.optimizers],
+            "scheduler": [scheduler.state_dict() for scheduler in self.schedulers],
+            "precision": self.precision.state_dict(),
+            "rng": rng.capture(),
+            "progress": asdict(self.progress),
+            "meters": self.meters.state_dict(),
+            "best": asdict(self.best),
+            "metrics": dict(self.metrics),
+        }
+
+    def load_state_dict(self, tree: dict[str, Any]) -> None:
+        """Take back a tree that `state_dict` gave; the random streams are set last.
+
+        Raises:
+            MismatchError: if the model or the optimizers are not those of the checkpoint.
+        """
+        load_model_state(self.model, tree["model"])
+        _same_number("optimizers", self.optimizers, tree["optimizer"])
+        _same_number("schedulers", self.schedulers, tree["scheduler"])
+        for optimizer, saved in zip(self.optimizers, tree["optimizer"], strict=True):
+            _load_optimizer(optimizer, saved)
+        for scheduler, saved in zip(self.schedulers, tree["scheduler"], strict=True):
+            scheduler.load_state_dict(saved)
+        self.precision.load_state_dict(tree["precision"])
+        _set_fields(self.progress, tree["progress"])
+        _set_fields(self.best, tree["best"])
+        self.meters.load_state_dict(tree["meters"])
+        self.metrics = dict(tree["metrics"])
+        rng.restore(tree["rng"])
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the plain model inside `torch.compile` and DistributedDataParallel wrappers."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def model_state(model: nn.Module) -> dict[str, Any]:
+    """Return the model's state under the names of the plain model, whatever wraps it or its parts."""
+    return {_plain(name): value for name, value in unwrap(model).state_dict().items()}
+
+
+def load_model_state(model: nn.Module, state: dict[str, Any]) -> None:
+    """Load a state saved by `model_state` into a model, wrapped or not.
+
+    Raises:
+        MismatchError: for missing or unexpected names, with the nearest match, and for shapes that differ.
+    """
+    inner = unwrap(model)
+    live = {_plain(name): name for name in inner.state_dict()}
+    missing = [f"missing {name!r}{nearest(name, state)}" for name in live if name not in state]
+    extra = [f"unexpected {name!r}{nearest(name, live)}" for name in state if name not in live]
+    if missing or extra:
+        raise MismatchError(f"the checkpoint does not fit the model: {'; '.join((missing + extra)[:8])}")
+    try:
+        inner.load_state_dict({live[name]: value for name, value in state.items()})
+    except RuntimeError as error:
+        raise MismatchError(f"the checkpoint does not fit the model: {error}") from error
+
+
+def _plain(name: str) -> str:
+    return name.replace("_orig_mod.", "")
+
+
+def _same_number(what: str, live: Sequence[Any], saved: Sequence[Any]) -> None:
+    if len(live) != len(saved):
+        raise MismatchError(f"the checkpoint has {len(saved)} {what}, this run has {len(live)}: give the same ones.")
+
+
+def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    have = [len(group["params"]) for group in optimizer.param_groups]
+    want = [len(group["params"]) for group in saved["param_groups"]]
+    if have != want:
+        raise MismatchError(
+            f"the checkpoint's {type(optimizer).__name__} has parameter groups of {want} tensors, this one of {have}. "
+            "Groups added in mid-run must be added again before the resume, "
+            "for example in a callback's `load_state_dict`."
+        )
+    optimizer.load_state_dict(saved)
+
+
+def _set_fields(target: Any, values: dict[str, Any]) -> None:
+    for one in fields(target):
+        if one.name in values:
+            setattr(target, one.name, values[one.name])
+
+
+def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    """Raise `ConfigError` if a trainable parameter belongs to no optimizer, or there is nothing to train."""
+    named = dict(unwrap(model).named_parameters())
+    trainable = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+    if not trainable:
+        raise ConfigError(
+            f"{type(model).__name__} has no trainable parameters: at least one must have requires_grad=True."
+        )
+    known = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    left_out = [name for name, parameter in trainable.items() if id(parameter) not in known]
+    if left_out:
+        raise ConfigError(
+            f"{len(left_out)} trainable parameters are in no optimizer and would never change: "
+            f"{', '.join(left_out[:5])}. Add them to the optimizer, or freeze them with requires_grad_(False)."
+        )

@@ -1,0 +1,219 @@
+"""The trainer: model, optimizer, loss and settings in; a trained model and a run directory out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from lucid.amp import Precision
+from lucid.callbacks import EMA, EarlyStopping
+from lucid.config import TrainConfig
+from lucid.devices import choose_device
+from lucid.distributed import current
+from lucid.errors import ConfigError, nearest
+from lucid.evaluation import evaluate
+from lucid.loop import fit
+from lucid.losses import Supervised, UserStep
+from lucid.plan import Plan, make_plan
+from lucid.report import ConsoleReport
+from lucid.session import Result, Session
+from lucid.state import Scheduler, TrainState, check_optimizers
+from lucid.step import TrainStep
+from lucid.utils.data import Feed
+
+__all__ = ["Result", "Trainer"]
+
+
+class Trainer:
+    """Trains a model the way a serious loop does; the loop itself stands in `lucid/loop.py`.
+
+    Args:
+        model: any `nn.Module`; moved to the device in place.
+        optimizer: one torch optimizer, or several that all step together.
+        loss: takes (output, target), returns a mean, 0-d. None where the model returns `.loss` or `train_step` is given.
+        scheduler: torch schedules, stepped once per optimizer step (`ReduceLROnPlateau` once per evaluation); or a
+            function of (optimizer, total_steps) that makes one, for schedules that must know their end.
+        metrics: name to a torchmetrics object or a callable of (output, target).
+        train_step: replaces `loss(model(inputs), target)`: takes (model, batch) and returns the mean loss over the rows,
+            or (sum, count), or a dict of losses.
+        eval_step: the same for evaluation: takes (model, batch), returns (output, target) or a loss.
+        callbacks: see `lucid.Callback`.
+        config: settings of the run. None: the defaults.
+        run_dir: folder of the run. The same folder again resumes. None: nothing is kept.
+        reports: where records go besides `records.jsonl`. "auto": the console.
+        extra_config: more sections for `config.toml` and the checkpoints, as plain values.
+
+    Raises:
+        ConfigError: for settings, model and optimizer that cannot work together, before any work.
+
+    Example:
+        >>> model = nn.Linear(2, 1)
+        >>> rows = torch.utils.data.TensorDataset(torch.randn(8, 2), torch.zeros(8, 1))
+        >>> trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=nn.functional.mse_loss,
+        ...                   config=TrainConfig(epochs=2), reports=())
+        >>> trainer.fit(torch.utils.data.DataLoader(rows, batch_size=4)).step
+        4
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        loss: Callable[[Any, Any], torch.Tensor] | None = None,
+        scheduler: Scheduler | Sequence[Scheduler] | Callable[[Optimizer, int], Scheduler] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        train_step: Callable[[nn.Module, Any], Any] | None = None,
+        eval_step: Callable[[nn.Module, Any], Any] | None = None,
+        callbacks: Sequence[Any] = (),
+        config: TrainConfig | None = None,
+        run_dir: str | Path | None = None,
+        reports: Sequence[Any] | Literal["auto"] = "auto",
+        extra_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.config = config or TrainConfig()
+        self.model, self.metrics = model, dict(metrics or {})
+        self.optimizers = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+        check_optimizers(model, self.optimizers)
+        self.forward = UserStep(train_step, eval_step) if train_step else Supervised(loss)
+        self.callbacks = [*callbacks, *_callbacks_of(self.config)]
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.reports: Sequence[Any] = [ConsoleReport()] if reports == "auto" else reports
+        self.extra_config = dict(extra_config or {})
+        self.device = choose_device(self.config.device)
+        self.precision = Precision.choose(self.config.precision, self.device)
+        self.precision.check_model(model)
+        self._scheduler = scheduler
+        self._schedulers: tuple[Scheduler, ...] | None = None
+        if current().world_size > 1:
+            raise ConfigError("more than one process is not supported yet: start one process, without torchrun.")
+
+    def fit(self, train_loader: Any, eval_loader: Any = None) -> Result:
+        """Train to the end of the plan, from the beginning or from where the run directory stands.
+
+        Args:
+            train_loader: a DataLoader; its order and position become the run's own.
+            eval_loader: evaluated every `config.eval_every`. None: no evaluation.
+
+        Returns:
+            How the run ended.
+
+        Raises:
+            Stopped: after SIGTERM, SIGUSR1 or the time limit, with a checkpoint (a SystemExit with code 75).
+            KeyboardInterrupt: after Ctrl-C, with a checkpoint.
+            NonFiniteError: if NaN or inf came and the policy says stop.
+        """
+        with self.session(train_loader, eval_loader) as session:
+            if not session.is_done:
+                fit(session.state, session.windows(), TrainStep(self.forward), session.plan, session.services)
+        session.leave_if_interrupted()
+        return session.result()
+
+    def evaluate(self, loader: Any) -> dict[str, float]:
+        """Return the metrics of the model as it is on all rows of a loader."""
+        self.model.to(self.device)
+        return evaluate(
+            self.model, loader, self.metrics, eval_step=self.forward.evaluate, precision=self.precision,
+            device=self.device,
+        )  # fmt: skip
+
+    def plan(self, train_loader: Any, eval_loader: Any = None) -> Plan:
+        """Return how many steps `fit` would take and on which of them things happen, without training."""
+        feed = Feed(train_loader, seed=self.config.seed, device=self.device, role="train")
+        return make_plan(feed.num_batches(0), self.config, eval_loader is not None)
+
+    def session(self, train_loader: Any, eval_loader: Any = None) -> Session:
+        """Return the session in which `fit` would train: everything set up and checked, nothing begun."""
+        if self.config.deterministic:
+            torch.use_deterministic_algorithms(True)
+        self.model.to(self.device)
+        if not self.model.training:
+            self.model.train()
+        if self.config.compile:
+            self.model.compile()
+        feed = Feed(train_loader, seed=self.config.seed, device=self.device, role="train")
+        eval_feed = None if eval_loader is None else Feed(eval_loader, seed=0, device=self.device, role="eval")
+        self._check_monitor(eval_feed)
+        plan = make_plan(feed.num_batches(0), self.config, eval_feed is not None)
+        state = TrainState(
+            self.model, self.optimizers, self.schedulers(plan), self.precision, self.config, self.device
+        )
+        return Session(
+            state,
+            feed,
+            plan,
+            evaluate=None if eval_feed is None else self._evaluator(eval_feed),
+            callbacks=self.callbacks,
+            run_dir=self.run_dir,
+            reports=self.reports,
+            settings={**self.extra_config, "train": self.config.to_dict()},
+            facts=self._facts(feed),
+        )
+
+    def schedulers(self, plan: Plan) -> tuple[Scheduler, ...]:
+        """Return the schedules, made for the plan's total where they were given as a function; made once."""
+        given = self._scheduler
+        if self._schedulers is not None:
+            return self._schedulers
+        if given is None:
+            self._schedulers = ()
+        elif isinstance(given, Scheduler):
+            self._schedulers = (given,)
+        elif callable(given):
+            if plan.total_steps is None:
+                raise ConfigError("a schedule made from total_steps needs it: set max_steps for data without a length.")
+            self._schedulers = tuple(given(optimizer, plan.total_steps) for optimizer in self.optimizers)
+        else:
+            self._schedulers = tuple(given)
+        return self._schedulers
+
+    def _evaluator(self, feed: Feed) -> Callable[[TrainState], dict[str, float]]:
+        def run(state: TrainState) -> dict[str, float]:
+            return evaluate(
+                state.model, feed, self.metrics, eval_step=self.forward.evaluate, precision=state.precision,
+                device=state.device, should_stop=lambda: state.interrupt is not None,
+            )  # fmt: skip
+
+        return run
+
+    def _check_monitor(self, eval_feed: Feed | None) -> None:
+        monitor = self.config.monitor
+        if monitor is None:
+            return
+        if eval_feed is None:
+            raise ConfigError(f"train.monitor is {monitor!r}, which needs evaluation data: give fit an eval_loader.")
+        known = ["eval/loss", *(f"eval/{name}" for name in self.metrics)]
+        if monitor not in known:
+            raise ConfigError(
+                f"train.monitor must be one of {', '.join(known)}, got {monitor!r}.{nearest(monitor, known)}"
+            )
+
+    def _facts(self, feed: Feed) -> dict[str, Any]:
+        parameters = list(self.model.parameters())
+        return {
+            "model": type(self.model).__name__,
+            "parameters": sum(p.numel() for p in parameters),
+            "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+            "optimizer": ", ".join(type(optimizer).__name__ for optimizer in self.optimizers),
+            "rows": feed.num_rows,
+            "batch_size": feed.batch_size,
+            "device": str(self.device),
+            "precision": self.precision.mode,
+            "loss_is_mean_over": self.forward.rule,
+            "notes": feed.notes(),
+            "run_dir": None if self.run_dir is None else str(self.run_dir),
+        }
+
+
+def _callbacks_of(config: TrainConfig) -> list[Any]:
+    """Return the callbacks that settings ask for."""
+    found: list[Any] = []
+    if config.ema_decay is not None:
+        found.append(EMA(config.ema_decay))
+    if config.patience:
+        found.append(EarlyStopping(config.patience))
+    return found
