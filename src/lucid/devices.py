@@ -105,6 +105,12 @@ def choose_device(spec: str | torch.device = "auto", capabilities: Sequence[Capa
     )
 
 
+def best_type() -> str:
+    """Return the kind of the best device there is; cheaper than a probe."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if accelerator is None else accelerator.type
+
+
 def metal_if_available(capabilities: Sequence[Capability] | None = None) -> torch.device:
     """Return Apple's GPU (Metal) if there is one, else the best device there is.
 

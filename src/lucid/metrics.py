@@ -82,7 +82,7 @@ class R2:
     def update(self, output: Tensor, target: Tensor) -> None:
         """Count a batch of predictions and values of the same shape."""
         _check_same_shape("R2", output, target)
-        wide = _wide(target)
+        wide = _wide(target.device)
         y, error = target.to(wide), (target - output).to(wide)
         count = torch.tensor(float(y.numel()), dtype=wide, device=y.device)
         # Sums of y are taken around the first batch's mean: far from zero, sums of squares would lose all digits.
@@ -126,15 +126,17 @@ class MetricSet:
         for name, metric in metrics.items():
             if all(callable(getattr(metric, method, None)) for method in _OBJECT_METHODS):
                 self._objects[name] = metric
-            elif callable(metric):
+            elif callable(metric) and not isinstance(metric, type):
                 self._functions[name] = metric
             else:
+                what = f"the class {metric.__name__}" if isinstance(metric, type) else f"a {type(metric).__name__}"
                 raise ConfigError(
                     f"metric {name!r} must be a function of output and target, or an object with update, compute and "
-                    f"reset, got {type(metric).__name__}."
+                    f"reset, got {what}."
                 )
         self._order = list(metrics)
         self._sums: dict[str, tuple[Any, Any]] = {}
+        self._updated = False
 
     def __len__(self) -> int:
         return len(self._order)
@@ -146,35 +148,60 @@ class MetricSet:
         Raises:
             DataError: if a metric returns something that is none of the three forms.
         """
+        if not self._updated:
+            self._updated = True
+            self._move_objects(output)
         for metric in self._objects.values():
             metric.update(output, target)
         for name, function in self._functions.items():
             total, count = _sum_and_count(name, function(output, target), output, target)
-            before = self._sums.get(name)
-            self._sums[name] = (total, count) if before is None else (before[0] + total, before[1] + count)
+            before = self._sums.get(name, (0.0, 0))
+            self._sums[name] = (before[0] + total, before[1] + count)
 
     @torch.no_grad()
-    def compute(self) -> dict[str, float]:
-        """Return every metric over all batches since `reset`, in one read; NaN where nothing was counted."""
-        values: dict[str, Any] = {name: float("nan") for name in self._order}
-        for name, (total, count) in self._sums.items():
-            values[name] = _ratio(total, count)
+    def compute(self, reduce: Callable[[Tensor], Tensor] | None = None) -> dict[str, float]:
+        """Return every metric over all batches since `reset`, in one read; NaN where nothing was counted.
+
+        Args:
+            reduce: adds a tensor up over all processes. None: there is one. Objects add up by their own means.
+        """
+        sums = self._stack()
+        if reduce is not None:
+            sums = reduce(sums)
+        values = dict(zip(self._functions, sums[:, 0] / sums[:, 1], strict=True))
         for name, metric in self._objects.items():
-            values[name] = _scalar(name, metric.compute())
-        return _read(values)
+            # Over several processes every one must take part, also one that had no batch.
+            values[name] = _one_number(name, metric.compute()) if self._updated or reduce else _nan()
+        return dict(zip(self._order, _read([values[name] for name in self._order]), strict=True))
 
     def reset(self) -> None:
         """Forget everything counted."""
         self._sums.clear()
+        self._updated = False
         for metric in self._objects.values():
             metric.reset()
+
+    def _stack(self) -> Tensor:
+        """Sums and counts of all functions: (K, 2) float64, on the device of the first sum."""
+        parts = [part for name in self._functions for part in self._sums.get(name, (0.0, 0))]
+        device = next((part.device for part in parts if isinstance(part, Tensor)), torch.device("cpu"))
+        wide = _wide(device)
+        if not parts:
+            return torch.zeros(0, 2, dtype=wide)
+        return torch.stack([torch.as_tensor(part, dtype=wide, device=device) for part in parts]).view(-1, 2)
+
+    def _move_objects(self, output: Any) -> None:
+        if isinstance(output, Tensor):
+            for metric in self._objects.values():
+                if isinstance(metric, torch.nn.Module):
+                    metric.to(output.device)
 
 
 def _sum_and_count(name: str, value: Any, output: Any, target: Any) -> tuple[Any, Any]:
     if isinstance(value, tuple) and len(value) == 2:
         return _widen(name, value[0]), _widen(name, value[1])
     if isinstance(value, Tensor) and value.dim() == 1:
-        return value.to(_wide(value)).sum(), value.shape[0]
+        return value.to(_wide(value.device)).sum(), value.shape[0]
     if isinstance(value, int | float) or (isinstance(value, Tensor) and value.dim() == 0):
         rows = _num_rows(name, target, output)
         return _widen(name, value) * rows, rows
@@ -187,7 +214,7 @@ def _sum_and_count(name: str, value: Any, output: Any, target: Any) -> tuple[Any
 
 def _widen(name: str, part: Any) -> Any:
     if isinstance(part, Tensor) and part.dim() == 0:
-        return part.to(_wide(part))
+        return part.to(_wide(part.device))
     if isinstance(part, int | float):
         return part
     shown = f"a tensor of shape {tuple(part.shape)}" if isinstance(part, Tensor) else f"a {type(part).__name__}"
@@ -208,36 +235,34 @@ def _num_rows(name: str, *values: Any) -> int:
     )
 
 
-def _ratio(total: Any, count: Any) -> Any:
-    if isinstance(total, Tensor) or isinstance(count, Tensor):
-        return total / count  # 0 / 0 is NaN in torch
-    return total / count if count else float("nan")
-
-
-def _scalar(name: str, value: Any) -> Any:
-    if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
-        return value
+def _one_number(name: str, value: Any) -> Tensor:
+    if isinstance(value, int | float):
+        return torch.tensor(float(value), dtype=torch.float64)
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.detach().reshape(())
     shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
     raise DataError(
         f"metric {name!r} must compute one number, got {shown}. Give each of its values a metric of its own."
     )
 
 
-def _read(values: dict[str, Any]) -> dict[str, float]:
-    """Bring all tensors to the host at once: one sync per device."""
-    by_device: dict[torch.device, list[str]] = {}
-    for name, value in values.items():
-        if isinstance(value, Tensor):
-            by_device.setdefault(value.device, []).append(name)
-    for names in by_device.values():
-        stacked = torch.stack([values[name].reshape(()).to(_wide(values[name])) for name in names])
-        values.update(zip(names, stacked.tolist(), strict=True))
-    return {name: float(value) for name, value in values.items()}
+def _read(values: list[Tensor]) -> list[float]:
+    """Bring 0-d tensors to the host in one read, as long as they are on one device."""
+    if not values:
+        return []
+    device = next((value.device for value in values if value.device.type != "cpu"), values[0].device)
+    wide = _wide(device)
+    read: list[float] = torch.stack([value.to(device, wide) for value in values]).tolist()
+    return read
 
 
-def _wide(tensor: Tensor) -> torch.dtype:
+def _nan() -> Tensor:
+    return torch.tensor(float("nan"))
+
+
+def _wide(device: torch.device) -> torch.dtype:
     """The widest floating dtype the device has: float64, except on Metal."""
-    return torch.float32 if tensor.device.type == "mps" else torch.float64
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _check_classes(name: str, output: Tensor, target: Tensor) -> None:

@@ -62,7 +62,7 @@ def choose_mode(spec: str, capability: Capability) -> Mode:
     if spec in ("bf16", "fp16"):
         has = [mode for mode, there in (("bf16", capability.native_bf16), ("fp16", capability.fp16)) if there]
         raise PrecisionError(
-            f"precision {spec!r} is not in the hardware of {str(capability.device)!r} ({capability.name or 'unnamed'}): "
+            f"precision {spec!r} is not in the hardware of {str(capability.device)!r} ({capability.name}); "
             f"it has {', '.join(['fp32', *has])}. Take one of these or 'auto'."
         )
     known = ("auto", "fp32", "bf16", "fp16")

@@ -34,7 +34,7 @@ class autocast(torch.autocast):  # noqa: N801 - torch's own spelling
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
-        kind = devices.choose_device().type if device_type is None else device_type
+        kind = devices.best_type() if device_type is None else device_type
         if enabled:
             _check_autocast(kind, dtype)
         super().__init__(kind, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
@@ -77,7 +77,7 @@ class GradScaler(torch.amp.GradScaler):
         growth_interval: int = 2000,
         enabled: bool = True,
     ) -> None:
-        kind = devices.choose_device().type if device is None else torch.device(device).type
+        kind = devices.best_type() if device is None else torch.device(device).type
         if enabled:
             _check_there(kind, "a scaler")
         super().__init__(kind, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
@@ -114,9 +114,9 @@ def _check_autocast(kind: str, dtype: torch.dtype | None) -> None:
 def _check_there(kind: str, what: str) -> None:
     if kind == "cpu":
         return
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is None or accelerator.type != kind:
-        there = "only 'cpu'" if accelerator is None else f"'cpu' and {accelerator.type!r}"
+    best = devices.best_type()
+    if best != kind:
+        there = "only 'cpu'" if best == "cpu" else f"'cpu' and {best!r}"
         raise PrecisionError(
             f"{what} was asked for device {kind!r}, but this machine has {there}. Leave the device out: it is found."
         )

@@ -4,7 +4,8 @@
 |---|---|
 | `optimizers.py` | `AdamW`, `Adam`, `SGD`, `Adagrad` that take the fused kernel where they can |
 | `lr_scheduler.py` | torch's schedulers, and the named schedules as functions of an optimizer |
-| `schedules.py` | the named schedules as pure functions of the step, `Schedule`, `build` |
+| `schedules.py` | the named schedules as pure functions of the step, `build`, `preview` |
+| `_schedule.py`, `_curves.py` | the scheduler that applies a function of the step; the functions |
 | `groups.py` | `param_groups`: which parameters get which learning rate and weight decay |
 | `clipping.py` | norm of the gradient, and three ways to limit it |
 

@@ -26,9 +26,9 @@ def grad_norm(grads: list[Tensor]) -> Tensor:
     """
     if not grads:
         return torch.zeros(())
-    if len({(grad.dtype, grad.device, grad.is_sparse) for grad in grads}) == 1 and not grads[0].is_sparse:
+    try:
         norm: Tensor = _vector_norm(torch.stack(torch._foreach_norm(grads)))
-    else:
+    except RuntimeError:  # sparse, or on several devices: cheaper to be told than to ask every tensor
         norm = torch.nn.utils.get_total_norm([_values(grad) for grad in grads])
     return norm.detach() if norm.requires_grad else norm
 

@@ -13,7 +13,7 @@ from lucid.errors import ConfigError
 
 Rule = Callable[[str, Tensor], bool]
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 _INDEX = re.compile(r"(?:^|(?<=\.))(\d+)\.")
 
 
@@ -37,7 +37,8 @@ def param_groups(
         model: whose parameters; frozen ones are left out.
         lr: base learning rate; needed for `layer_decay` and `lr_by_pattern`, which scale it.
         weight_decay: weight decay of all parameters but those of `no_decay`.
-        no_decay: name and parameter -> whether it gets no weight decay. None: all get it.
+        no_decay: name and parameter -> whether it gets no weight decay. Default: biases, normalisation layers, other
+            vectors and scalars, and what the model's own `no_weight_decay()` lists. None: all get it.
         layer_decay: factor on the rate from each block to the one before it, so that early blocks move least. The
             blocks are the longest numbered list in the model; what stands before them is one layer below the
             first, everything else gets the full rate. None: one rate.
@@ -58,7 +59,7 @@ def param_groups(
     if lr is None and (layer_decay is not None or lr_by_pattern):
         raise ConfigError("param_groups needs lr=... for layer_decay and lr_by_pattern: they scale it.")
     scales = _scales([name for name, _ in named], layer_decay, lr_by_pattern or {})
-    plain = _norm_parameters(model) if no_decay is is_bias_or_norm else set()
+    plain = _plain_parameters(model) if no_decay is is_bias_or_norm else set()
     groups: dict[tuple[float, bool], dict[str, Any]] = {}
     for name, param in named:
         decays = not (name in plain or (no_decay is not None and no_decay(name, param)))
@@ -74,9 +75,9 @@ def describe_groups(groups: Iterable[Mapping[str, Any]]) -> str:
 
     Example:
         >>> print(describe_groups(param_groups(nn.Linear(2, 3), lr=0.1, weight_decay=0.01)))
-        group            lr        weight_decay  tensors  parameters
-        lr x 1, no decay 0.1                  0        1           3
-        lr x 1           0.1               0.01        1           6
+        group              lr  weight_decay  tensors  parameters
+        lr x 1, no decay  0.1             0        1           3
+        lr x 1            0.1          0.01        1           6
     """
     rows: list[tuple[str, ...]] = [("group", "lr", "weight_decay", "tensors", "parameters")]
     for number, group in enumerate(groups):
@@ -85,11 +86,10 @@ def describe_groups(groups: Iterable[Mapping[str, Any]]) -> str:
         size = sum(param.numel() for param in params)
         rows.append((str(group.get("name", number)), *numbers, str(len(params)), f"{size:,}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    widths[1] = max(widths[1], 9)
     lines = []
     for row in rows:
-        left = f"{row[0]:<{widths[0]}} {row[1]:<{widths[1]}}"
-        lines.append(left + "".join(f"  {cell:>{width}}" for cell, width in zip(row[2:], widths[2:], strict=True)))
+        cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join([f"{row[0]:<{widths[0]}}", *cells]))
     return "\n".join(lines)
 
 
@@ -101,9 +101,11 @@ def _new_group(lr: float | None, weight_decay: float, scale: float, decays: bool
     return group
 
 
-def _norm_parameters(model: nn.Module) -> set[str]:
-    """Names of the parameters of normalisation layers, some of which have more than one dimension."""
-    return {
+def _plain_parameters(model: nn.Module) -> set[str]:
+    """Parameters of normalisation layers, some of more than one dimension, and those that the model lists itself."""
+    own: Any = getattr(model, "no_weight_decay", None)  # timm's custom
+    listed = own() if callable(own) else ()
+    return set(listed) | {
         f"{name}.{key}" if name else key
         for name, module in model.named_modules()
         if isinstance(module, _NORMS)

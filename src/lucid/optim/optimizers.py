@@ -6,6 +6,7 @@ are torch's; only the choice of kernel is made here, and only if the caller made
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,16 +16,19 @@ from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from lucid.errors import ConfigError
 
-_OWN_CHOICES = ("fused", "foreach", "capturable", "differentiable")
-
 
 class _ChoosesKernel(torch.optim.Optimizer):
     """Mixed in before a torch optimizer with a `fused` argument."""
 
+    _chose_fused = False
+
     def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
         params = list(params)
-        self._chose_fused = not any(kwargs.get(key) for key in _OWN_CHOICES) and kwargs.get("fused") is None
-        self._chose_fused = self._chose_fused and kwargs.get("foreach") is None and can_fuse(params)
+        given = inspect.signature(super().__init__).bind_partial(params, *args, **kwargs).arguments
+        is_open = given.get("fused") is None and given.get("foreach") is None
+        self._chose_fused = (
+            is_open and not (given.get("capturable") or given.get("differentiable")) and can_fuse(params)
+        )
         if self._chose_fused:
             kwargs["fused"] = True
         super().__init__(params, *args, **kwargs)

@@ -59,9 +59,9 @@ def checkpoint_blocks(
     chosen = _pick(candidates, policy)
     for module in model.modules():
         if isinstance(module, _Checkpointed):
-            object.__setattr__(module, "__class__", module._checkpointed_class)
+            _set_class(module, module._checkpointed_class)
     for _, block in chosen:
-        object.__setattr__(block, "__class__", _checkpointed(type(block)))
+        _set_class(block, _checkpointed(type(block)))
     return [name for name, _ in chosen]
 
 
@@ -78,8 +78,16 @@ class _Checkpointed(nn.Module):
         return _rebuild, (self._checkpointed_class,), self.__dict__
 
 
+def _set_class(module: nn.Module, cls: type[nn.Module]) -> None:
+    object.__setattr__(module, "__class__", cls)
+
+
+def _checkpointed(cls: type[nn.Module]) -> type[nn.Module]:
+    return _checkpointed_once(cls)  # type: ignore[arg-type]  # nn.Module hides that classes can be hashed
+
+
 @cache
-def _checkpointed(cls: Any) -> type[nn.Module]:
+def _checkpointed_once(cls: Any) -> type[nn.Module]:
     return type(cls.__name__, (_Checkpointed, cls), {"_checkpointed_class": cls, "__module__": cls.__module__})
 
 
