@@ -45,7 +45,13 @@ def import_object(name: str, what: str) -> Any:
     return found
 
 
-def call(function: Callable[..., Any], options: Mapping[str, Any], what: str, **given: Any) -> Any:
+def call(
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    what: str,
+    given: Mapping[str, Any] | None = None,
+    signature: Mapping[str, inspect.Parameter] | None = None,
+) -> Any:
     """Call a factory with the user's options and with those of `given` that it accepts.
 
     Args:
@@ -53,14 +59,15 @@ def call(function: Callable[..., Any], options: Mapping[str, Any], what: str, **
         options: the user's; they win over `given`.
         what: the section they stand in, such as "model.options".
         given: what the caller knows, such as `num_classes`; left out where the function has no such parameter.
+        signature: the parameters, where those of `function` do not tell.
 
     Raises:
         ConfigError: an unknown or missing option, or one of the wrong type.
     """
-    parameters = inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters if signature is None else signature
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     known = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    arguments = {key: value for key, value in given.items() if key in known}
+    arguments = {key: value for key, value in (given or {}).items() if key in known}
     for key, value in options.items():
         if key not in known and not open_ended:
             raise ConfigError(f"unknown key '{what}.{key}'.{nearest(key, known)} Known: {', '.join(known) or 'none'}.")

@@ -88,10 +88,12 @@ class OptimizerConfig:
 class SchedulerConfig:
     """How the learning rate goes over the run's steps."""
 
-    name: str = "cosine"
-    """constant, cosine, linear, wsd, one_cycle, step, plateau, none, or my_module:factory."""
+    name: str = "warmup_cosine"
+    """warmup_cosine, warmup_linear, warmup_stable_decay, one_cycle, step_decay, constant, plateau, none,
+    or my_module:factory."""
     options: Options = field(default_factory=dict)
-    """Keyword arguments of the schedule: --scheduler.options.warmup_steps 20."""
+    """Keyword arguments of the schedule: --scheduler.options.warmup_steps 20. Left out, a twentieth of the run warms
+    up where the schedule has a warm-up by name."""
 
 
 @dataclass(kw_only=True)

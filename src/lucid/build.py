@@ -1,0 +1,348 @@
+"""From a configuration to everything that trains.
+
+build(config):
+    seed every stream
+    data   <- config.data        rows, split, what they mean
+    task   <- config.task, loss  loss and metrics
+    model  <- config.model       fresh weights, or those of a checkpoint
+    optimizer, scheduler, loaders, trainer
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from lucid import datasets, models, optim, rng
+from lucid.callbacks import Callback
+from lucid.config import RunConfig, construct, to_dict
+from lucid.config.names import call, import_object
+from lucid.datasets import DataBundle
+from lucid.errors import CheckpointError, ConfigError, DataError, ResumeError, nearest
+from lucid.serialization import load
+from lucid.state import Scheduler, load_model_state
+from lucid.tasks import Task, make_task
+from lucid.trainer import Trainer
+from lucid.utils.data import DataLoader
+
+
+@dataclass(kw_only=True)
+class Built:
+    """A run, ready to start: `built.trainer.fit(built.train_loader, built.validation_loader)`."""
+
+    config: RunConfig
+    data: DataBundle
+    task: Task
+    model: nn.Module
+    trainer: Trainer
+    train_loader: DataLoader
+    validation_loader: DataLoader | None
+    test_loader: DataLoader | None
+
+
+def build(
+    config: RunConfig, *, reports: Sequence[Any] | Literal["auto"] = "auto", callbacks: Sequence[Any] = ()
+) -> Built:
+    """Make everything that a configuration names. Nothing is written, and nothing trained.
+
+    Args:
+        config: all settings; see `lucid.config.load`.
+        reports: where records go besides `records.jsonl`.
+        callbacks: further callbacks.
+
+    Raises:
+        ConfigError: a name or an option that does not exist or does not fit.
+        DataError: the data cannot be read or does not fit.
+    """
+    rng.seed_all(config.train.seed)
+    data = build_data(config)
+    task = make_task(config.task, config.loss, data.task, data.transform_state)
+    model = models.build(
+        config.model.name, config.model.options, input_shape=data.input_shape, num_outputs=data.num_outputs
+    )
+    if config.model.weights:
+        load_weights(model, config.model.weights)
+    trainer = Trainer(
+        model,
+        build_optimizer(config, model),
+        loss=task.loss,
+        scheduler=build_scheduler(config),
+        metrics=task.metrics,
+        train_step=task.train_step,
+        eval_step=task.eval_step,
+        callbacks=[DataRecord(data), *callbacks],
+        config=config.train,
+        run_dir=config.run_dir,
+        reports=reports,
+        extra_config=to_dict(config),
+    )
+    size = config.data.eval_batch_size or 4 * config.data.batch_size
+    return Built(
+        config=config,
+        data=data,
+        task=task,
+        model=model,
+        trainer=trainer,
+        train_loader=_loader(config, data.train, config.data.batch_size, train=True),
+        validation_loader=None if data.validation is None else _loader(config, data.validation, size),
+        test_loader=None if data.test is None else _loader(config, data.test, size),
+    )
+
+
+def build_data(config: RunConfig) -> DataBundle:
+    """Load the data that a configuration names."""
+    section = config.data
+    return datasets.build(
+        section.name,
+        section.options,
+        validation=section.validation,
+        test=section.test,
+        split_seed=section.split_seed,
+    )
+
+
+def _loader(config: RunConfig, rows: Any, batch_size: int, *, train: bool = False) -> DataLoader:
+    shuffle = train and hasattr(rows, "__len__")
+    return DataLoader(
+        rows,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        num_workers=config.data.num_workers,
+        drop_last=train and config.data.drop_last,
+    )
+
+
+def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of a configuration over the model's trainable parameters.
+
+    Biases and norms get no weight decay. `layer_decay` and `lr_by_pattern` among the options go to
+    `lucid.optim.param_groups`.
+
+    Raises:
+        ConfigError: an unknown optimizer or option.
+    """
+    section = config.optimizer
+    kind = _optimizer_class(section.name)
+    options = dict(section.options)
+    grouping = {name: options.pop(name) for name in ("layer_decay", "lr_by_pattern") if name in options}
+    given: dict[str, Any] = {"lr": section.lr}
+    if "weight_decay" in _parameters(kind):
+        given["weight_decay"] = section.weight_decay
+    groups = optim.param_groups(model, lr=section.lr, weight_decay=section.weight_decay, **grouping)
+    if "weight_decay" not in given:
+        for group in groups:
+            del group["weight_decay"]
+    made: torch.optim.Optimizer = call(
+        functools.partial(kind, groups), options, "optimizer.options", given, _parameters(kind)
+    )
+    return made
+
+
+def _parameters(kind: type[torch.optim.Optimizer]) -> Mapping[str, inspect.Parameter]:
+    """Return the arguments of an optimizer but its parameters; those of torch's class where ours only passes on."""
+    for cls in kind.__mro__:
+        if "__init__" in vars(cls) and cls.__module__.startswith(("torch", kind.__module__)):
+            found = dict(inspect.signature(vars(cls)["__init__"]).parameters)
+            if not any(p.kind is p.VAR_KEYWORD for p in found.values()):
+                return {name: p for name, p in found.items() if name not in ("self", "params")}
+    return {}
+
+
+def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
+    if ":" in name:
+        found = import_object(name, "optimizer.name")
+        if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+            raise ConfigError(f"optimizer.name = {name!r} must be a torch.optim.Optimizer class, got {found!r}.")
+        return found
+    known = {
+        word.lower(): kind
+        for word in dir(optim)
+        if isinstance(kind := getattr(optim, word), type)
+        and issubclass(kind, torch.optim.Optimizer)
+        and word not in ("Optimizer", "LBFGS")
+    }
+    if name.lower() not in known:
+        raise ConfigError(
+            f"optimizer.name = {name!r} is not known.{nearest(name.lower(), known)} "
+            f"Known: {', '.join(sorted(known))}, my_module:Class."
+        )
+    return known[name.lower()]
+
+
+def build_scheduler(config: RunConfig) -> Callable[[torch.optim.Optimizer, int], Scheduler] | None:
+    """Return a function that makes the schedule once the total of steps is known; None for `none`.
+
+    Raises:
+        ConfigError: an unknown schedule or option.
+    """
+    name, options = config.scheduler.name, config.scheduler.options
+    if name == "none":
+        if options:
+            raise ConfigError("scheduler.name is 'none', which has no options. Remove scheduler.options.")
+        return None
+    if ":" in name:
+        factory = import_object(name, "scheduler.name")
+        return lambda optimizer, total: factory(optimizer, total, **options)
+    if name == "plateau":
+        mode = config.train.monitor_mode
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+        return lambda optimizer, total: call(
+            functools.partial(plateau, optimizer), {"mode": mode, **options}, "scheduler.options"
+        )
+    known = optim.schedules.names()
+    if name not in known:
+        words = ", ".join([*known, "plateau", "none", "my_module:factory"])
+        raise ConfigError(f"scheduler.name = {name!r} is not known.{nearest(name, known)} Known: {words}.")
+    accepted = optim.schedules.options(name)
+    for key in options:
+        if key not in accepted:
+            raise ConfigError(
+                f"unknown key 'scheduler.options.{key}'.{nearest(key, accepted)} Known: {', '.join(accepted)}."
+            )
+    return lambda optimizer, total: optim.build_scheduler(optimizer, total, name, **options)
+
+
+class DataRecord(Callback):
+    """Keeps in each checkpoint what the rows mean, so that prediction needs nothing else; checks it on resume."""
+
+    def __init__(self, data: DataBundle) -> None:
+        """Keep a description of the data."""
+        self.meta = data.meta()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the description."""
+        return self.meta
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Compare the description with the checkpoint's.
+
+        Raises:
+            ResumeError: the rows or their meaning changed.
+        """
+        for name, now in self.meta.items():
+            if state.get(name) != now:
+                raise ResumeError(
+                    f"the data changed since the checkpoint was made: {name} was {_short(state.get(name))}, is "
+                    f"{_short(now)}. Put the data back, or train into another run_dir."
+                )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model with all that prediction needs, from a checkpoint alone."""
+
+    model: nn.Module
+    config: RunConfig
+    meta: dict[str, Any]
+    step: int
+    path: Path
+
+
+def load_trained(path: str | Path) -> Trained:
+    """Build the model of a checkpoint and fill in its weights; the averaged ones where the run kept an average.
+
+    Args:
+        path: a `.lcs` file made by the command, or a run's folder: its best checkpoint, else its last.
+
+    Raises:
+        CheckpointError: no such checkpoint, a broken one, or one that was not made by the command.
+    """
+    file = find_checkpoint(path)
+    tree = load(file)
+    if not isinstance(tree, dict) or "model" not in tree:
+        raise CheckpointError(f"{file} is not a checkpoint of a run.")
+    meta = tree.get("callbacks", {}).get("DataRecord")
+    if meta is None or "model" not in tree.get("config", {}):
+        raise CheckpointError(
+            f"{file} was not made by `lucid train`, so it does not say how to build the model. "
+            "Build it yourself and load the weights: model.load_state_dict(lucid.load(path)['model'])."
+        )
+    config = config_of(tree)
+    with rng.fork(seed=0):
+        model = models.build(
+            config.model.name,
+            config.model.options,
+            input_shape=tuple(meta["input_shape"]),
+            num_outputs=meta["num_outputs"],
+        )
+    load_model_state(model, tree["model"])
+    _average(model, tree)
+    return Trained(model.eval(), config, meta, tree["progress"]["step"], file)
+
+
+def _average(model: nn.Module, tree: Mapping[str, Any]) -> None:
+    average = tree["callbacks"].get("EMA", {}).get("average")
+    if average:
+        model.load_state_dict({**model.state_dict(), **average})
+
+
+def config_of(tree: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration inside a checkpoint's tree."""
+    known = to_dict(RunConfig())
+    return construct(RunConfig, {name: value for name, value in tree["config"].items() if name in known})
+
+
+def load_model(path: str | Path) -> nn.Module:
+    """Return the trained model of a checkpoint or of a run's folder, in eval mode, on the CPU.
+
+    Args:
+        path: as for `load_trained`.
+
+    Example:
+        `lucid.load_model("runs/digits")(images).argmax(1)`
+    """
+    return load_trained(path).model
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the `.lcs` file that a path means: itself, or a run's best checkpoint, else its last.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    path = Path(path)
+    if path.is_file():
+        return path
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    for slot in ("best", "last"):
+        pointer = folder / slot
+        if pointer.is_file():
+            named = folder / pointer.read_text(encoding="utf-8").strip()
+            if named.is_file():
+                return named
+    found = sorted(folder.glob("step-*.lcs")) if folder.is_dir() else []
+    if not found:
+        raise CheckpointError(f"no checkpoint at {path}: give a .lcs file, or the folder of a run.")
+    return found[-1]
+
+
+def load_weights(model: nn.Module, path: str) -> None:
+    """Fill a fresh model with the weights of a checkpoint or a safetensors file; every name and shape must fit.
+
+    Raises:
+        ConfigError: the file cannot be read or does not fit.
+    """
+    file = Path(path)
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            state: Any = load_file(file)
+        else:
+            tree = load(find_checkpoint(file))
+            state = tree.get("model", tree) if isinstance(tree, dict) else tree
+        load_model_state(model, state)
+    except (OSError, CheckpointError, DataError, RuntimeError) as error:
+        raise ConfigError(f"model.weights = {path!r} does not fit: {error}") from error
