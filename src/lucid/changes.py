@@ -37,9 +37,12 @@ _RULES = {
     "scheduler.total_steps": TAKES_EFFECT,
     "scheduler.": REFUSED,
     "data.num_workers": TAKES_EFFECT,
+    "data.eval_batch_size": TAKES_EFFECT,
     "data.": REFUSED,
     "environment.": INEXACT,
     "run.": TAKES_EFFECT,
+    "run_dir": TAKES_EFFECT,
+    "name": TAKES_EFFECT,
     "": REFUSED,
 }
 

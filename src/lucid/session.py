@@ -14,10 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import tomli_w
-
 from lucid import changes, environment, guard, rng
 from lucid.callbacks import Callback, Callbacks
+from lucid.config.files import toml_text
 from lucid.errors import ConfigError
 from lucid.loop import Services
 from lucid.plan import Plan
@@ -261,7 +260,7 @@ class Session:
             known["starts"] = [*known["starts"][-99:], self.environment]
             _replace(path, json.dumps(known, indent=1))
             if not (folder / "checkpoints").is_dir() or not any((folder / "checkpoints").glob("*.lcs")):
-                _replace(folder / "config.toml", tomli_w.dumps(_without_none(self.settings)))
+                _replace(folder / "config.toml", toml_text(self.settings))
         except OSError as error:
             raise ConfigError(
                 f"run_dir {str(folder)!r} must be a folder that can be written, got: {error}. Choose another."
@@ -317,13 +316,6 @@ def _replace(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.tmp")
     beside.write_text(text)
     beside.replace(path)
-
-
-def _without_none(tree: Any) -> Any:
-    """TOML has no null: a setting that is None is left out, which means its default."""
-    if isinstance(tree, Mapping):
-        return {str(name): _without_none(value) for name, value in tree.items() if value is not None}
-    return tree
 
 
 def _plain(value: Any) -> Any:
