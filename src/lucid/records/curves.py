@@ -18,6 +18,12 @@ from lucid.records.record import Record
 MAX_POINTS = 1500
 """Points of one curve in a picture: about the pixels of a wide window."""
 
+POINT_KINDS = ("log", "eval", "skip")
+"""Kinds of records whose values are points of a curve."""
+
+ROWS = "train/rows"
+"""The value that counts the rows trained on."""
+
 
 @dataclass(slots=True)
 class _Column:
@@ -40,17 +46,17 @@ class Curves:
         self._last_time: float | None = None
 
     def add(self, record: Record) -> None:
-        """Take one record in; `log` and `eval` records give points."""
+        """Take one record in; those of `POINT_KINDS` give points."""
         paused = record.kind in ("plan", "resume")
         passed = 0.0 if paused or self._last_time is None else max(0.0, record.time - self._last_time)
         self._last_time = record.time
         so_far = self.seconds[-1] if self.seconds else 0.0
-        if record.kind not in ("log", "eval") and not passed:
+        if record.kind not in POINT_KINDS and not passed:
             return
         row = len(self.steps)
         self.steps.append(record.step)
         self.seconds.append(so_far + passed)
-        if record.kind not in ("log", "eval"):
+        if record.kind not in POINT_KINDS:
             return
         for name, value in record.values.items():
             column = self._columns.get(name)
@@ -80,12 +86,12 @@ class Curves:
 
         Args:
             name: of the value.
-            window: also give `smooth`, the mean of the finite numbers among the last `window` records.
+            window: also give `smooth`, the mean of the finite numbers among the `window` records around each point.
             max_points: about how many points to keep.
 
         Returns:
-            Lists of equal length `step`, `seconds`, `y` (None where not finite) and, if `window` is above 1,
-            `smooth`; `marks`, a list of (position in these lists, "nan" | "inf" | "-inf").
+            Lists of equal length `step`, `seconds`, `y` (None where not finite), `rows` if the run counts them and
+            `smooth` if `window` is above 1; `marks`, a list of (position in these lists, "nan" | "inf" | "-inf").
         """
         column = self._columns.get(name, _Column())
         kept = thin(column.numbers, max_points)
@@ -97,9 +103,19 @@ class Curves:
             "y": [number if math.isfinite(number) else None for number in numbers],
             "marks": [[at, str(number)] for at, number in enumerate(numbers) if not math.isfinite(number)],
         }
+        if ROWS in self._columns:
+            points["rows"] = self._rows_at(points["step"])
         if window > 1:
-            points["smooth"] = [_mean(column.numbers[max(0, at + 1 - window) : at + 1]) for at in kept]
+            points["smooth"] = [_mean_around(column.numbers, at, window) for at in kept]
         return points
+
+    def _rows_at(self, steps: list[int]) -> list[int]:
+        """Return the rows trained on at these steps, by straight lines between the records that say so."""
+        import numpy as np
+
+        column = self._columns[ROWS]
+        known = np.array([self.steps[row] for row in column.rows])
+        return [round(rows) for rows in np.interp(steps, known, np.array(column.numbers)).tolist()]
 
 
 def collect(records: Iterable[Record]) -> Curves:
@@ -140,10 +156,17 @@ def thin(numbers: Sequence[float], max_points: int = MAX_POINTS) -> list[int]:
     return sorted(kept)
 
 
-def _mean(numbers: Sequence[float]) -> float | None:
-    finite = [number for number in numbers if math.isfinite(number)]
+def _mean_around(numbers: Sequence[float], at: int, window: int) -> float | None:
+    """Return the mean of the finite numbers around a position; None if the one there is not finite.
+
+    The window shrinks evenly on both sides at the ends, so that it never leans to one side.
+    """
+    if not math.isfinite(numbers[at]):
+        return None
+    half = min(window // 2, at, len(numbers) - 1 - at)
+    finite = [number for number in numbers[at - half : at + half + 1] if math.isfinite(number)]
     try:
-        return math.fsum(finite) / len(finite) if finite else None
+        return math.fsum(finite) / len(finite)
     except OverflowError:
         return None
 

@@ -71,7 +71,7 @@ def number(value: object) -> str:
         return f"{value:,}"
     if not math.isfinite(value):
         return str(value)
-    return f"{value:.1f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
+    return f"{value:,.1f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
 def size(num_bytes: float) -> str:

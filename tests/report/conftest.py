@@ -1,0 +1,5 @@
+"""The browser for the report page."""
+
+from browser import chromium
+
+__all__ = ["chromium"]
