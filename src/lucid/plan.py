@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lucid.config import Every, TrainConfig
+from lucid.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,14 @@ def make_plan(batches_per_epoch: int | None, config: TrainConfig, has_eval: bool
         batches_per_epoch: as the loader says; None for a stream without a length.
         config: the run's settings.
         has_eval: whether there is anything to evaluate on.
+
+    Raises:
+        DataError: if an epoch has no micro-batch.
     """
+    if batches_per_epoch == 0:
+        raise DataError(
+            "the training data gives no batch: the data set is empty, or shorter than one batch with drop_last=True."
+        )
     return Plan(
         batches_per_epoch,
         config.gradient_accumulation_steps,

@@ -76,7 +76,7 @@ class Session:
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.state, self.feed, self.plan = state, feed, plan
-        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.run_dir = None if run_dir is None else _made(Path(run_dir))
         self.settings = dict(settings or {"train": state.config.to_dict()})
         self.facts = dict(facts or {})
         self.environment = environment.describe(state.device)
@@ -254,7 +254,6 @@ class Session:
     def _open_folder(self, folder: Path) -> str:
         """Make the folder and its description; return the run's id."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             path = folder / "environment.json"
             known = json.loads(path.read_text()) if path.exists() else {"run_id": uuid.uuid4().hex, "starts": []}
             known["starts"] = [*known["starts"][-99:], self.environment]
@@ -262,9 +261,7 @@ class Session:
             if not (folder / "checkpoints").is_dir() or not any((folder / "checkpoints").glob("*.lcs")):
                 _replace(folder / "config.toml", toml_text(self.settings))
         except OSError as error:
-            raise ConfigError(
-                f"run_dir {str(folder)!r} must be a folder that can be written, got: {error}. Choose another."
-            ) from error
+            raise _unwritable(folder, error) from error
         except (ValueError, KeyError) as error:
             raise ConfigError(f"{folder / 'environment.json'} is not a run's description: {error}") from error
         return str(known["run_id"])
@@ -310,6 +307,18 @@ def set_hyperparameters(optimizer: Any, groups: list[dict[str, Any]]) -> None:
     """Set the settings of each group."""
     for group, values in zip(optimizer.param_groups, groups, strict=False):
         group.update(values)
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    return folder
+
+
+def _unwritable(folder: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"run_dir {str(folder)!r} must be a folder that can be written, got: {error}. Choose another.")
 
 
 def _replace(path: Path, text: str) -> None:
