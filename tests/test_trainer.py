@@ -212,7 +212,7 @@ def test_a_foreign_run_is_refused_and_untouched(tmp_path: Path) -> None:
 
 def fit(tiny: Tiny, loader: Any = None, eval_loader: Any = None, **options: Any) -> None:
     """Fit a trainer made with some options."""
-    tiny.trainer(**options).fit(loader or tiny.train_loader, eval_loader)
+    tiny.trainer(**options).fit(tiny.train_loader if loader is None else loader, eval_loader)
 
 
 class _Nothing(Dataset[Any]):
