@@ -1,0 +1,41 @@
+# make demo    set everything up and train the default network
+# make test    set up if needed and run every test
+# make check   lint and types
+# make bench, make bench-checkpoint    measure (see benchmarks/)
+
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+# Without a terminal or on a shared machine two workers are as quick as more: torch's own threads are set to one.
+WORKERS ?= 2
+
+.PHONY: demo test check bench bench-checkpoint setup clean
+
+demo: $(STAMP)
+	$(BIN)/lucid train
+
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-checkpoint: $(STAMP)
+	$(BIN)/python -m benchmarks.checkpoint $(ARGS)
+
+setup: $(STAMP)
+
+# torch first and pinned, so that nothing else chooses its version.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q torch==2.13.0
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

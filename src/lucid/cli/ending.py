@@ -1,0 +1,117 @@
+"""What a person reads before and after a run: the plan; what was reached, where things lie, what to type next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lucid.build import Built, find_checkpoint, load_trained
+from lucid.evaluation import evaluate
+from lucid.session import Result
+
+
+def test(built: Built) -> dict[str, Any] | None:
+    """Judge the best checkpoint on the rows kept for the test, and keep the values in `test.json`.
+
+    Returns:
+        Metrics by name with "checkpoint" and "rows"; None where no rows were kept.
+    """
+    if built.test_loader is None:
+        return None
+    trained = load_trained(str(built.config.run_dir))
+    values = evaluate(
+        trained.model,
+        built.test_loader,
+        built.task.metrics,
+        eval_step=built.trainer.forward.evaluate,
+        precision=built.trainer.precision,
+        device="cpu",
+    )
+    tested: dict[str, Any] = {name.replace("eval/", "test/"): value for name, value in values.items()}
+    tested |= {"rows": len(built.data.test or ()), "checkpoint": trained.path.name}  # type: ignore[arg-type]
+    (Path(str(built.config.run_dir)) / "test.json").write_text(json.dumps(tested, indent=1) + "\n")
+    return tested
+
+
+def text(built: Built, result: Result, tested: dict[str, Any] | None) -> str:
+    """Return the closing lines."""
+    folder = Path(str(built.config.run_dir))
+    lines = ["", f"Run {built.config.name} is {_how(result)}: {result.step} steps, {result.epoch} epochs."]
+    if result.best is not None:
+        monitor = built.config.train.monitor or "eval/loss"
+        lines.append(f"Best {monitor}: {result.best:.4g} at step {result.best_step}.")
+    if tested:
+        values = ", ".join(f"{name.removeprefix('test/')} {_number(name, value)}" for name, value in _metrics(tested))
+        lines.append(f"Test on {tested['rows']} rows that training never saw: {values}.")
+    places = [
+        ("checkpoint", find_checkpoint(folder)),
+        ("config", folder / "config.toml"),
+        ("records", folder / "records.jsonl"),
+        ("report", folder / "report.html"),
+    ]
+    lines += ["", *(f"  {name:<11} {path}" for name, path in places if path.exists()), "", "Next:"]
+    return "\n".join([*lines, *_columns(_next(built, folder))])
+
+
+def _how(result: Result) -> str:
+    return "done" if result.stopped == "done" else f"over ({result.stopped})"
+
+
+def _metrics(tested: dict[str, Any]) -> list[tuple[str, float]]:
+    found = [(name, value) for name, value in tested.items() if name.startswith("test/")]
+    return sorted(found, key=lambda item: item[0] == "test/loss")
+
+
+def _number(name: str, value: float) -> str:
+    return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.4g}"
+
+
+def _next(built: Built, folder: Path) -> list[tuple[str, str]]:
+    rows = {"image": "IMAGE.png", "table": "ROWS.csv", "columns": "ROWS.csv", "text": "TEXT.txt"}
+    example = rows.get(str(built.data.transform_state.get("kind")), "ROWS.npy")
+    longer = 2 * built.config.train.epochs
+    return [
+        (f"lucid evaluate {folder}", "judge the best checkpoint again"),
+        (f"lucid predict {folder} {example}", "answers for new rows"),
+        (f"lucid resume {folder} --train.epochs {longer}", "train longer"),
+        ("lucid new my_project", "a project with your own model and data"),
+    ]
+
+
+def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:
+    width = max(len(left) for left, _ in rows)
+    return [f"  {left:<{width}}   {right}" for left, right in rows]
+
+
+def plan_text(built: Built) -> str:
+    """Return the plan of a run."""
+    plan = built.trainer.plan(built.train_loader, built.validation_loader)
+    config, data, split = built.config, built.data, built.data.split
+    parameters = sum(p.numel() for p in built.model.parameters())
+    rows = ", ".join(f"{name} {split[name]:,}" for name in ("train", "validation", "test") if name in split)
+    lines = [
+        ("data", f"{config.data.name}: {data.task}, rows of shape {data.input_shape}, {data.num_outputs} outputs"),
+        ("rows", rows or "not counted"),
+        ("model", f"{config.model.name}: {type(built.model).__name__}, {parameters:,} parameters"),
+        ("optimizer", f"{type(built.trainer.optimizers[0]).__name__}, lr {config.optimizer.lr:g}"),
+        ("schedule", config.scheduler.name),
+        ("device", f"{built.trainer.device}, {built.trainer.precision.describe()}"),
+        ("epochs", str(plan.epochs)),
+        ("steps", f"{plan.total_steps or 'as many as the data gives'}; per epoch {plan.steps_per_epoch or 'unknown'}"),
+        ("rows a step", str(config.data.batch_size * config.train.gradient_accumulation_steps)),
+        ("log at", _steps(plan.steps(plan.log_every))),
+        ("evaluate at", _steps(plan.steps(plan.eval_every)) if plan.has_eval else "never: no rows for validation"),
+        ("save at", _steps(plan.steps(plan.save_every))),
+        ("folder", str(config.run_dir)),
+    ]
+    if plan.short_window:
+        lines.insert(8, ("short window", f"the last step of an epoch has {plan.short_window} micro-batches"))
+    return "\n".join(_columns(lines))
+
+
+def _steps(steps: list[int]) -> str:
+    if len(steps) <= 8:
+        return ", ".join(map(str, steps)) or "never"
+    return f"{', '.join(map(str, steps[:3]))}, ..., {steps[-2]}, {steps[-1]} ({len(steps)} times)"

@@ -1,0 +1,92 @@
+"""What a run's folder says before anything is loaded: its settings, and whether they may change."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from lucid.config import RunConfig, diff, read, to_dict
+from lucid.errors import CheckpointError, ConfigError, ResumeError
+
+
+def check_folder(config: RunConfig) -> None:
+    """Compare the settings with those of the run in the folder; say every difference and what it does.
+
+    Raises:
+        ResumeError: a difference would make it another run, and `train.changes` does not accept that.
+        ConfigError: the folder is a file, or holds something else.
+    """
+    folder = Path(str(config.run_dir))
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"run_dir {str(folder)!r} is a file. Choose a folder: --run_dir runs/NAME.")
+    if not any((folder / "checkpoints").glob("*.lcs")):
+        _refuse_other_content(folder)
+        return
+    if not (folder / "config.toml").is_file():
+        return
+    old = {key: value for key, value in _read(folder).items() if key in to_dict(config)}
+    changes = diff(old, to_dict(config))
+    if not changes:
+        return
+    from lucid.changes import REFUSED, rule_for
+
+    lines = [f"  {change.text}  ({rule_for(change.key)})" for change in changes]
+    refused = [change.key for change in changes if rule_for(change.key) == REFUSED]
+    text = f"{folder} has a run with other settings:\n" + "\n".join(lines)
+    if refused and config.train.changes == "refuse":
+        raise ResumeError(
+            f"{text}\nNothing was changed. Start another run with --run_dir runs/NAME, go on as it was with "
+            f"`lucid resume {folder}`, or go on with the new settings with --train.changes accept."
+        )
+    print(text, file=sys.stderr)
+
+
+def _refuse_other_content(folder: Path) -> None:
+    """A folder without a run may hold what a run writes, and nothing else: nothing of a person's is overwritten."""
+    ours = {"config.toml", "environment.json", "records.jsonl", "checkpoints", "report.html", "test.json"}
+    others = [path.name for path in folder.iterdir() if path.name not in ours] if folder.is_dir() else []
+    if others and not (folder / "environment.json").is_file():
+        raise ConfigError(
+            f"run_dir {str(folder)!r} holds other things ({', '.join(sorted(others)[:3])}) and no run. "
+            "Choose an empty or a new folder: --run_dir runs/NAME."
+        )
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    from lucid.config import construct
+
+    document = read(folder / "config.toml")
+    return to_dict(construct(RunConfig, document.values, where=document.where))
+
+
+def settings_in(checkpoint: Path) -> dict[str, Any]:
+    """Return the settings inside a checkpoint.
+
+    Raises:
+        CheckpointError: it cannot be read, or was not made by the command.
+    """
+    from lucid.build import config_of, find_checkpoint
+    from lucid.serialization import load
+
+    path = find_checkpoint(checkpoint)
+    tree = load(path)
+    if not isinstance(tree, dict) or "model" not in tree.get("config", {}):
+        raise CheckpointError(f"{path} has no settings of a run inside: it was not made by `lucid train`.")
+    return to_dict(config_of(tree))
+
+
+def newest_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of a run: those inside its newest good checkpoint, else its `config.toml`.
+
+    Raises:
+        ConfigError: the folder holds no run.
+    """
+    for path in sorted((folder / "checkpoints").glob("step-*.lcs"), reverse=True):
+        try:
+            return settings_in(path)
+        except CheckpointError:
+            continue  # the store names it when the run opens
+    if not (folder / "config.toml").is_file():
+        raise ConfigError(f"{folder} holds no run: neither checkpoints nor config.toml. `lucid train` starts one.")
+    return _read(folder)

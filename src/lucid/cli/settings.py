@@ -1,0 +1,102 @@
+"""Configuration from the command line: `[CONFIG] [--section.key value ...]` and a command's own options.
+
+tyro writes the help and the completion from the dataclasses and their texts; values are read by `lucid.config`, which
+also reads files and the environment, so that one mistake has one message wherever it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from lucid.config import RunConfig, load, parse_overrides
+from lucid.config.files import SUFFIXES
+from lucid.config.schema import Text
+from lucid.errors import ConfigError, nearest
+
+Console = Literal["auto", "rich", "plain", "json", "quiet"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A configuration and a command's own options."""
+
+    config: RunConfig
+    source: Path | None
+    own: dict[str, str]
+
+
+def read_settings(
+    words: Sequence[str],
+    own: Sequence[str] = (),
+    *,
+    base: Callable[[dict[str, str]], dict[str, Any] | None] = lambda own: None,
+) -> Settings:
+    """Read a command line.
+
+    Args:
+        words: behind the command.
+        own: options of the command itself, without dashes.
+        base: gives settings below the file's from the command's own options.
+
+    Raises:
+        ConfigError: for anything that does not fit, with key, place and nearest known key.
+    """
+    rest = list(words)
+    source = Path(rest.pop(0)) if rest and not rest[0].startswith("-") else None
+    if source is not None and source.suffix not in SUFFIXES:
+        raise ConfigError(
+            f"{str(source)!r} is not a configuration file ({', '.join(SUFFIXES)}). "
+            "Settings are given as --section.key value."
+        )
+    found = parse_overrides(rest)
+    mine = {key: found.pop(key).text for key in list(found) if key in own}
+    _check_top(found, own)
+    config: RunConfig = load(source, overrides=found, base=base(mine))
+    return Settings(config.resolved(source), source, mine)
+
+
+def _check_top(found: dict[str, Text], own: Sequence[str]) -> None:
+    """A misspelt option of the command itself gets its own hint; everything else is a setting."""
+    for key in found:
+        if "." not in key and key not in get_type_hints(RunConfig) and nearest(key, own):
+            raise ConfigError(f"unknown option --{key}.{nearest(key, own).replace(chr(39), chr(39) + '--', 1)}")
+
+
+def show_help(function: Callable[..., Any], command: str) -> int:
+    """Print the help of a command that takes a configuration; defaults are those in effect here."""
+    import tyro
+
+    options = (tyro.conf.FlagConversionOff,)  # --train.compile true, as in a file
+    tyro.cli(function, args=["--help"], prog=f"lucid {command}", use_underscores=True, config=options)
+    return 0
+
+
+def arguments(function: Callable[..., int], words: Sequence[str], command: str) -> int:
+    """Read the arguments of a command without a configuration with tyro, and run it."""
+    import tyro
+
+    code: int = tyro.cli(function, args=list(words), prog=f"lucid {command}", use_underscores=True)
+    return code
+
+
+def wants_help(words: Sequence[str]) -> bool:
+    """Say whether help was asked for."""
+    return "--help" in words or "-h" in words
+
+
+def console_mode(own: dict[str, str]) -> Console:
+    """Return what `--console` says.
+
+    Raises:
+        ConfigError: a mode that there is not.
+    """
+    mode = own.get("console", "auto")
+    for known in get_args(Console):
+        if mode == known:
+            return known  # type: ignore[no-any-return]
+    raise ConfigError(
+        f"--console must be one of {', '.join(get_args(Console))}, got {mode!r}.{nearest(mode, get_args(Console))}"
+    )

@@ -1,0 +1,186 @@
+"""`lucid train`, `plan`, `resume` and `config`: the commands that take a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lucid.cli.settings import Console, console_mode, read_settings, show_help, wants_help
+from lucid.config import RunConfig, to_dict
+from lucid.config.files import toml_text
+from lucid.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lucid.build import Built
+    from lucid.session import Result
+
+
+def train(words: Sequence[str]) -> int:
+    """Train what a configuration says; in a folder that has a run, go on with it."""
+    if wants_help(words):
+        return show_help(_train_help(), "train")
+    settings = read_settings(words, ("from", "console"), base=_from_checkpoint)
+    return run(settings.config, console_mode(settings.own))
+
+
+def resume(words: Sequence[str]) -> int:
+    """Go on with the run of a folder, with its own settings and those given here."""
+    if wants_help(words):
+        return show_help(_resume_help(), "resume")
+    if not words or words[0].startswith("-"):
+        raise ConfigError("lucid resume needs the folder of a run: lucid resume runs/digits.")
+    folder = Path(words[0])
+    if not folder.is_dir():
+        raise ConfigError(f"no such folder: {folder}.")
+
+    def base(own: dict[str, str]) -> dict[str, Any]:
+        from lucid.cli.folder import newest_settings
+
+        return {**newest_settings(folder), "run_dir": str(folder)}
+
+    settings = read_settings(words[1:], ("console",), base=base)
+    return run(settings.config, console_mode(settings.own))
+
+
+def run(config: RunConfig, console: Console) -> int:
+    """Train, then judge the best checkpoint on the rows kept for the test, and say where things lie."""
+    from lucid.cli.folder import check_folder
+
+    check_folder(config)
+    from lucid.build import build
+    from lucid.report import ConsoleReport
+    from lucid.signals import Stopped
+
+    built = build(config, reports=[ConsoleReport(console)])
+    try:
+        result = built.trainer.fit(built.train_loader, built.validation_loader)
+    except Stopped as stopped:
+        if console not in ("quiet", "json"):
+            print(f"Stopped by {stopped.reason} with a checkpoint. Go on:  lucid resume {config.run_dir}")
+        return int(stopped.code or 0)
+    except KeyboardInterrupt:
+        if console not in ("quiet", "json"):
+            print(f"\nInterrupted, with a checkpoint. Go on:  lucid resume {config.run_dir}")
+        raise
+    _finish(built, result, console)
+    return result.exit_code
+
+
+def _finish(built: Built, result: Result, console: Console) -> None:
+    from lucid.cli import ending
+    from lucid.report.page import write_page
+
+    folder = Path(str(built.config.run_dir))
+    tested = ending.test(built)
+    write_page(folder)
+    if console not in ("quiet", "json"):
+        print(ending.text(built, result, tested))
+
+
+def plan(words: Sequence[str]) -> int:
+    """Say what a run would do: data, model, steps, and when it logs, evaluates and saves."""
+    if wants_help(words):
+        return show_help(_plan_help(), "plan")
+    settings = read_settings(words)
+    from lucid.build import build
+    from lucid.cli.ending import plan_text
+
+    print(plan_text(build(settings.config, reports=())))
+    return 0
+
+
+def config(words: Sequence[str]) -> int:
+    """Print every setting in effect as TOML: a file to start from."""
+    if wants_help(words):
+        return show_help(_config_help(), "config")
+    print(toml_text(to_dict(read_settings(words).config)), end="")
+    return 0
+
+
+def _from_checkpoint(own: dict[str, str]) -> dict[str, Any] | None:
+    """Return the settings inside the checkpoint that `--from` names; the folder is chosen anew."""
+    if "from" not in own:
+        return None
+    from lucid.cli.folder import settings_in
+
+    return {**settings_in(Path(own["from"])), "run_dir": None}
+
+
+def _train_help() -> Any:
+    import tyro
+
+    def train(
+        config: tyro.conf.Positional[Path | None] = None,
+        from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
+        console: Console = "auto",
+        run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
+    ) -> None:
+        """Train what a configuration says, or handwritten digits; in a folder that has a run, go on with it.
+
+        Settings come from defaults, then CONFIG, then the environment (LUCID_TRAIN__EPOCHS=3), then from here.
+
+        Example: lucid train run.toml --optimizer.lr 1e-3 --model.options.width 32
+
+        Args:
+            config: TOML or YAML file.
+            from_: take the settings inside this checkpoint (.lcs) as defaults.
+            console: what the terminal shows; plain: a line per record; json: the records.
+        """
+
+    return train
+
+
+def _resume_help() -> Any:
+    import tyro
+
+    def resume(run: tyro.conf.Positional[Path], console: Console = "auto") -> None:
+        """Go on with a run, exactly as if it had never stopped, with the settings of its newest checkpoint.
+
+        Settings may be changed: lucid resume runs/digits --train.epochs 20. What a change does is said before it
+        happens; changes that would make it another run are refused.
+
+        Example: lucid resume runs/digits
+
+        Args:
+            run: folder of the run.
+            console: what the terminal shows; plain: a line per record; json: the records.
+        """
+
+    return resume
+
+
+def _plan_help() -> Any:
+    import tyro
+
+    def plan(
+        config: tyro.conf.Positional[Path | None] = None,
+        run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
+    ) -> None:
+        """Say what a run would do, without training: data, model, steps, and when it logs, evaluates and saves.
+
+        Example: lucid plan run.toml --train.epochs 3
+
+        Args:
+            config: TOML or YAML file.
+        """
+
+    return plan
+
+
+def _config_help() -> Any:
+    import tyro
+
+    def config(
+        config: tyro.conf.Positional[Path | None] = None,
+        run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
+    ) -> None:
+        """Print every setting in effect as TOML: a file to start from.
+
+        Example: lucid config --data.name csv:houses.csv --model.name mlp > houses.toml
+
+        Args:
+            config: TOML or YAML file.
+        """
+
+    return config
