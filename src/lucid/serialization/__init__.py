@@ -11,6 +11,7 @@
 """
 
 from lucid.serialization.files import load, save
+from lucid.serialization.restore import load_into
 from lucid.serialization.store import Entry, Store
 
-__all__ = ["Entry", "Store", "load", "save"]
+__all__ = ["Entry", "Store", "load", "load_into", "save"]

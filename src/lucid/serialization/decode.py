@@ -7,49 +7,54 @@ import dataclasses
 import enum
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
-from lucid.errors import ClassNotAllowedError, FormatError
+from lucid.errors import CheckpointError, ClassNotAllowedError, FormatError, LimitError
 from lucid.serialization import values
 from lucid.serialization.encode import BIT_GENERATORS, FACTORIES, MAX_DEPTH, check_types, is_named_tuple
 
 Node = Any
 
 
-def references(node: Node) -> set[int]:
-    """Return the indices of all tensors that a node needs."""
-    found: set[int] = set()
-    _collect(node, found)
-    return found
+@contextmanager
+def decoding(where: str) -> Iterator[None]:
+    """Turn whatever a broken or hostile tree makes Python or torch raise into a `FormatError`."""
+    try:
+        yield
+    except CheckpointError as error:
+        if where not in str(error):
+            error.args = (f"{where}: {error}",)
+        raise
+    except (MemoryError, RecursionError, OSError, *_BROKEN) as error:
+        raise FormatError(f"{where}: the tree is broken: {type(error).__name__}: {str(error)[:200]}") from error
 
 
-def _collect(node: Node, found: set[int]) -> None:
-    if isinstance(node, dict):
-        if "$" in node:
-            if isinstance(node.get("i"), int):
-                found.add(node["i"])
-            if node["$"] == "sparse":
-                found.update(index for index in node["p"].values() if isinstance(index, int))
-        for item in node.values():
-            if isinstance(item, dict | list):
-                _collect(item, found)
-    elif isinstance(node, list):
-        for item in node:
-            if isinstance(item, dict | list):
-                _collect(item, found)
+_BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
 
 
 class Decoder:
-    """Builds values from nodes. `tensors` has the tensor of each index that the nodes refer to."""
+    """Builds values from nodes.
 
-    def __init__(self, tensors: Mapping[int, torch.Tensor], types: Sequence[type] = ()) -> None:
+    `tensors` has the tensor of each index that the nodes refer to; of these, `live` are handed out as they are.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[int, torch.Tensor],
+        types: Sequence[type] = (),
+        live: Mapping[int, torch.Tensor] | None = None,
+    ) -> None:
         self.tensors = tensors
         self.types = check_types(types)
+        self._live = live or {}
         self._made: dict[tuple[int, str, bool], torch.Tensor] = {}
+        # What may be copied out of tensors: each once. Else a small file could name one large tensor many times.
+        self._room = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
 
     def decode(self, node: Node, depth: int = 0) -> Any:
         """Return the value of a node; a tag this reader does not know is a `FormatError`."""
@@ -67,7 +72,9 @@ class Decoder:
             return reader(self, node, depth + 1)
         small = values.READERS.get(tag) if isinstance(tag, str) else None
         if small is None:
-            raise FormatError(f"the tree has the unknown tag {str(tag)[:40]!r}: a newer version wrote it, or it is broken.")  # noqa: E501
+            raise FormatError(
+                f"the tree has the unknown tag {str(tag)[:40]!r}: a newer version wrote it, or it is broken."
+            )
         return small(node["v"])
 
     def _items(self, node: Node, depth: int) -> list[Any]:
@@ -79,6 +86,8 @@ class Decoder:
     # --- torch -----------------------------------------------------------------------------------------------------
 
     def _tensor(self, node: Node, depth: int) -> torch.Tensor:
+        if node["i"] in self._live:
+            return self._live[node["i"]]
         # One object for each tensor that was tied, so that an in-place change is seen under all its names.
         key = (node["i"], node["$"], bool(node.get("g", False)))
         made = self._made.get(key)
@@ -91,8 +100,17 @@ class Decoder:
             self._made[key] = made
         return made
 
+    def _plain(self, index: int) -> torch.Tensor:
+        """Return a tensor that is about to be copied; a view that claims more than there is in memory is refused."""
+        tensor = self.tensors[index]
+        size = tensor.numel() * tensor.element_size()
+        self._room -= size
+        if self._room < 0 or size > tensor.untyped_storage().nbytes():
+            raise LimitError("the tree uses more bytes than the file has.")
+        return tensor
+
     def _sparse(self, node: Node, depth: int) -> torch.Tensor:
-        parts = {name: self.tensors[index] for name, index in node["p"].items()}
+        parts = {name: self._plain(index) for name, index in node["p"].items()}
         kind = node["k"]
         if kind == "sparse_coo":
             made = torch.sparse_coo_tensor(
@@ -108,7 +126,7 @@ class Decoder:
         return made.requires_grad_(bool(node["g"]))
 
     def _quantized(self, node: Node, depth: int) -> torch.Tensor:
-        part = self.tensors[node["i"]]
+        part = self._plain(node["i"])
         return torch._make_per_tensor_quantized_tensor(part, values.read_float(node["s"]), int(node["z"]))
 
     def _torch_generator(self, node: Node, depth: int) -> torch.Generator:
@@ -121,16 +139,16 @@ class Decoder:
     def _bytes(self, node: Node, depth: int) -> bytes | bytearray:
         kind = bytes if node["$"] == "bytes" else bytearray
         if "i" in node:
-            return kind(self.tensors[node["i"]].numpy().tobytes())
+            return kind(self._plain(node["i"]).numpy().tobytes())
         return kind(base64.b64decode(node["v"], validate=True))
 
     def _ints(self, node: Node, depth: int) -> list[int] | tuple[int, ...]:
-        made: list[int] = self.tensors[node["i"]].tolist()
+        made: list[int] = self._plain(node["i"]).tolist()
         return made if node["k"] == "list" else tuple(made)
 
     def _array(self, node: Node, depth: int) -> np.ndarray[Any, Any]:
         dtype = values.read_numpy_dtype(node["d"])
-        flat = self.tensors[node["i"]].reshape(-1).view(torch.uint8).numpy()
+        flat = self._plain(node["i"]).reshape(-1).view(torch.uint8).numpy()
         if dtype.itemsize == 0:
             return np.empty(node["n"], dtype) if flat.size == 0 and _few(node["n"]) else _bad_array()
         made = flat.view(dtype).reshape(node["n"])
@@ -138,7 +156,7 @@ class Decoder:
 
     def _object_array(self, node: Node, depth: int) -> np.ndarray[Any, Any]:
         items = self._items(node, depth)
-        made = np.empty(len(items), object)
+        made: np.ndarray[Any, Any] = np.empty(len(items), object)
         for at, item in enumerate(items):
             made[at] = item
         return made.reshape(node["n"])
@@ -171,13 +189,13 @@ class Decoder:
     # --- containers and the caller's classes -----------------------------------------------------------------------
 
     def _ordered(self, node: Node, depth: int) -> OrderedDict[Any, Any]:
-        made = OrderedDict(self._pairs(node, depth))
+        made: OrderedDict[Any, Any] = OrderedDict(self._pairs(node, depth))
         if "m" in node:
             made._metadata = self.decode(node["m"], depth)  # type: ignore[attr-defined]
         return made
 
     def _default(self, node: Node, depth: int) -> defaultdict[Any, Any]:
-        factory = None if node["d"] is None else FACTORIES[node["d"]]
+        factory: Any = None if node["d"] is None else FACTORIES[node["d"]]
         return defaultdict(factory, self._pairs(node, depth))
 
     def _class(self, node: Node) -> type:
@@ -201,7 +219,7 @@ class Decoder:
         names = {field.name for field in dataclasses.fields(cls)}
         if set(node["v"]) != names:
             raise FormatError(f"{cls.__qualname__} has the fields {sorted(names)}, the file has {sorted(node['v'])}.")
-        made = object.__new__(cls)  # no __init__, no __post_init__: nothing of the class runs
+        made: Any = object.__new__(cls)  # no __init__, no __post_init__: nothing of the class runs
         for name, item in node["v"].items():
             object.__setattr__(made, name, self.decode(item, depth))
         return made

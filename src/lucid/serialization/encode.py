@@ -117,7 +117,9 @@ class Encoder:
                 raise self._unsupported(value, path, "a combination of flags without a name; store its .value")
             return {"$": "enum", "c": name, "v": value.name}
         if isinstance(value, tuple):
-            return {"$": "nt", "c": name, "v": [self.encode(x, (*path, f)) for f, x in zip(value._fields, value, strict=True)]}  # type: ignore[attr-defined]  # noqa: E501
+            names = type(value)._fields  # type: ignore[attr-defined]
+            items = [self.encode(item, (*path, at)) for at, item in zip(names, value, strict=True)]
+            return {"$": "nt", "c": name, "v": items}
         fields = {f.name: self.encode(getattr(value, f.name), (*path, f.name)) for f in dataclasses.fields(value)}
         return {"$": "dc", "c": name, "v": fields}
 

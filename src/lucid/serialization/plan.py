@@ -50,7 +50,9 @@ def make_plan(state: Any, *, types: Sequence[type] = (), meta: dict[str, Any] | 
     note = Encoder()
     user = note.encode(meta or {}, ("meta",))
     if note.slots:
-        raise UnsupportedTypeError("meta must hold small plain values, got tensors, arrays or long bytes: store them in the state.")  # noqa: E501
+        raise UnsupportedTypeError(
+            "meta must hold small plain values, got tensors, arrays or long bytes: store them in the state."
+        )
     stored = [index for index in range(len(encoder.slots)) if index not in aliases]
     order = [stored[at] for at in layout.placement([encoder.slots[index].size for index in stored])]
     taken: set[str] = set()
@@ -81,7 +83,14 @@ def _manifest(
         extras = {"alias": aliases[index]} if index in aliases else slot.extras
         record: list[Any] = [names.get(index), device]
         records.append([*record, extras] if extras else record)
-    manifest = {"lcs": layout.VERSION, "requires": [], "devices": list(devices), "tensors": records, "tree": tree, "user": user}  # noqa: E501
+    manifest = {
+        "lcs": layout.VERSION,
+        "requires": [],
+        "devices": list(devices),
+        "tensors": records,
+        "tree": tree,
+        "user": user,
+    }
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode("ascii")
     return text.ljust(-(-len(text) // 8) * 8)
 
@@ -139,11 +148,18 @@ def _resolve(cluster: list[tuple[str, int, int, int]], slots: list[Slot], aliase
         if expanded is not None:
             stride = [0 if n != m else s for n, m, s in zip(shape, expanded, stride, strict=True)]
             shape = expanded
-        aliases[index] = {"i": base, "off": owner.data_ptr() - low, "shape": shape, "stride": stride, "dt": dtypes.name_of(owner.dtype)}  # noqa: E501
+        aliases[index] = {
+            "i": base,
+            "off": owner.data_ptr() - low,
+            "shape": shape,
+            "stride": stride,
+            "dt": dtypes.name_of(owner.dtype),
+        }
 
 
 def _union(tensor: torch.Tensor, low: int, size: int, first: Slot) -> Slot:
     storage = tensor.untyped_storage()
-    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, low - storage.data_ptr(), (size,))  # type: ignore[arg-type]  # noqa: E501
+    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    whole = whole.set_(storage, low - storage.data_ptr(), (size,), (1,))
     address = low if tensor.device.type == "cpu" else 0
     return Slot((*first.path, "memory"), "U8", (size,), size, address, whole, first.device)

@@ -10,6 +10,7 @@ import datetime
 import decimal
 import fractions
 import pathlib
+import re
 import struct
 import uuid
 import zoneinfo
@@ -63,11 +64,31 @@ def _read_zone(form: Any) -> datetime.tzinfo | None:
     if form is None:
         return None
     if isinstance(form, str):
+        if not _ZONE.fullmatch(form):
+            raise ValueError(f"no name of a time zone: {form[:80]!r}")
         return zoneinfo.ZoneInfo(form)
     days, seconds, micros, name = form
     offset = datetime.timedelta(days, seconds, micros)
     plain = datetime.timezone(offset)
     return plain if plain.tzname(None) == name else datetime.timezone(offset, name)
+
+
+# No dots: the name becomes a path below the folder of time zones.
+_ZONE = re.compile(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,2}")
+# Reducing a fraction takes quadratic time, so a file may not hold one of any size.
+FRACTION_BITS = 1 << 16
+
+
+def _write_fraction(value: fractions.Fraction) -> Any:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > FRACTION_BITS:
+        raise TypeError(f"a fraction of more than {FRACTION_BITS} bits")
+    return [hex(value.numerator), hex(value.denominator)]
+
+
+def _read_fraction(form: Any) -> fractions.Fraction:
+    if len(form[0]) + len(form[1]) > FRACTION_BITS:
+        raise ValueError("a fraction that is too long")
+    return fractions.Fraction(_read_int(form[0]), _read_int(form[1]))
 
 
 def _write_datetime(value: datetime.datetime) -> Any:
@@ -98,10 +119,9 @@ def _read_named(kind: type) -> Callable[[Any], Any]:
     return lambda name: table["torch." + name]
 
 
-def _write_numpy_dtype(dtype: np.dtype[Any]) -> Any:
-    if dtype.hasobject:
-        raise TypeError("a NumPy dtype with objects in it")
-    return dtype.descr if dtype.fields and dtype.isalignedstruct is False else dtype.str
+def write_numpy_dtype(dtype: np.dtype[Any]) -> Any:
+    """Return a NumPy dtype as its string, or as its list of fields."""
+    return dtype.descr if dtype.fields else dtype.str
 
 
 def read_numpy_dtype(form: Any) -> np.dtype[Any]:
@@ -119,9 +139,6 @@ def _field(item: Any) -> tuple[Any, ...]:
     return (name, kind, *(tuple(part) for part in shape))
 
 
-write_numpy_dtype = _write_numpy_dtype
-
-
 VALUES: tuple[Value, ...] = (
     Value("c", complex, lambda v: [write_float(v.real), write_float(v.imag)], lambda f: complex(*map(read_float, f))),
     Value("datetime", datetime.datetime, _write_datetime, _read_datetime),
@@ -129,8 +146,7 @@ VALUES: tuple[Value, ...] = (
     Value("time", datetime.time, _write_time, _read_time),
     Value("td", datetime.timedelta, lambda v: [v.days, v.seconds, v.microseconds], lambda f: datetime.timedelta(*f)),
     Value("decimal", decimal.Decimal, str, decimal.Decimal),
-    Value("fraction", fractions.Fraction, lambda v: [hex(v.numerator), hex(v.denominator)],
-          lambda f: fractions.Fraction(_read_int(f[0]), _read_int(f[1]))),
+    Value("fraction", fractions.Fraction, _write_fraction, _read_fraction),
     Value("uuid", uuid.UUID, lambda v: v.hex, uuid.UUID),
     Value("range", range, lambda v: [hex(v.start), hex(v.stop), hex(v.step)], lambda f: range(*map(_read_int, f))),
     Value("path", pathlib.PosixPath, str, pathlib.Path),

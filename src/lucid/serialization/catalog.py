@@ -1,0 +1,84 @@
+"""What lies in a folder of checkpoints: this run's, other runs', broken ones. Each file is opened once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from lucid.errors import CheckpointError
+from lucid.serialization.decode import Decoder, decoding
+from lucid.serialization.folder import Folder, Stamp
+from lucid.serialization.reader import Reader
+from lucid.serialization.retention import Entry
+
+_NAME = re.compile(r"step-(\d{8,18})(-\d+)?\.lcs")
+
+
+def file_name(step: int, number: int = 1) -> str:
+    """Return the name of a checkpoint; `number` tells apart files of one step."""
+    return f"step-{step:08d}.lcs" if number == 1 else f"step-{step:08d}-{number}.lcs"
+
+
+class Catalog:
+    """Knows each checkpoint file of a folder as an `Entry`, as foreign (None), or as refused (a reason)."""
+
+    def __init__(self, folder: Folder, run_id: str) -> None:
+        self._folder, self._run_id = folder, run_id
+        self._known: dict[str, tuple[Stamp, Entry | str | None]] = {}
+
+    def update(self) -> None:
+        """Look at the folder again; only files that are new or changed are opened."""
+        known: dict[str, tuple[Stamp, Entry | str | None]] = {}
+        for name, stamp in sorted(self._folder.scan().items()):
+            if _NAME.fullmatch(name):
+                before = self._known.get(name)
+                known[name] = before if before and before[0] == stamp else (stamp, self._open(name))
+        self._known = known
+
+    def entries(self) -> list[Entry]:
+        """Return this run's checkpoints that open, by step."""
+        found = [item for _, item in self._known.values() if isinstance(item, Entry)]
+        return sorted(found, key=lambda entry: (entry.step, entry.path.name))
+
+    def refused(self) -> list[tuple[Path, str]]:
+        """Return the broken files, each with the reason."""
+        return [(self._folder.path / name, item) for name, (_, item) in self._known.items() if isinstance(item, str)]
+
+    def foreign(self) -> list[Path]:
+        """Return the checkpoints of other runs."""
+        return [self._folder.path / name for name, (_, item) in self._known.items() if item is None]
+
+    def refuse(self, entry: Entry, reason: str) -> None:
+        """Remember that a file that opens has broken data."""
+        stamp, _ = self._known[entry.path.name]
+        self._known[entry.path.name] = (stamp, reason)
+
+    def free_name(self, step: int) -> str:
+        """Return the name for a step: that of this run's own file, else one that no file has.
+
+        Files of other runs and broken ones are never written over.
+        """
+        number = 1
+        while True:
+            name = file_name(step, number)
+            known = self._known.get(name)
+            if known is None or isinstance(known[1], Entry):
+                return name
+            number += 1
+
+    def _open(self, name: str) -> Entry | str | None:
+        try:
+            with Reader(self._folder.source(name)) as reader, decoding(reader.where):
+                note = Decoder({}).decode(reader.user)
+                if not isinstance(note, dict) or note.get("run_id") != self._run_id:
+                    return None
+                return self._entry(name, note)
+        except (CheckpointError, OSError) as error:
+            return str(error)
+
+    def _entry(self, name: str, note: dict[str, Any]) -> Entry:
+        source = self._folder.source(name)
+        url = source if isinstance(source, str) else ""
+        value = note.get("value")
+        return Entry(self._folder.path / name, int(note["step"]), value, dict(note.get("meta") or {}), url)
