@@ -18,7 +18,7 @@ from lucid.utils.data import Feed
 from lucid.windows import num_rows
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818  # not an error: the run goes on later
     """The evaluation was left early because the run has to stop."""
 
 
@@ -65,7 +65,8 @@ def evaluate(
     if not isinstance(loader, Feed):
         loader = Feed(loader, seed=0, device=_device(model, device), role="eval")
     meters = MetricSet(metrics or {})
-    total = count = None
+    total: torch.Tensor | None = None
+    count: Any = 0
     with untouched(model):
         empty = True
         for batch in loader.batches(0):
@@ -77,7 +78,8 @@ def evaluate(
             if result.loss is not None:
                 value, number = result.loss.value, result.loss.num_targets(num_rows(batch))
                 share = torch.where(torch.as_tensor(number) > 0, value.double() * number, 0.0)
-                total, count = (share, number) if total is None else (total + share, count + number)
+                total = share if total is None else total + share
+                count = count + number
             if result.output is not None:
                 meters.update(result.output, result.target)
         if empty:

@@ -51,7 +51,7 @@ class Services:
     """Told each step, for progress displays."""
     explain: Callable[[TrainState, Window, StepResult], dict[str, Any]] = lambda state, window, result: {}
     """Says what is known about a step that was left out."""
-    clock: "Clock" = field(default_factory=lambda: Clock())
+    clock: Clock = field(default_factory=lambda: Clock())
 
 
 @dataclass(slots=True)

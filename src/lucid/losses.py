@@ -8,10 +8,9 @@ rows, unless the user's `train_step` returns `(sum, count)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -117,8 +116,8 @@ class Supervised:
 class UserStep:
     """The user's own `train_step(model, batch)`.
 
-    It returns a 0-d mean loss over the rows; or `(sum, count)`; or a dict of such losses. In a dict, the entry "loss" is
-    what is minimised and the others are only logged; without that entry the sum of all is minimised.
+    It returns a 0-d mean loss over the rows; or `(sum, count)`; or a dict of such losses. In a dict, the entry "loss"
+    is what is minimised and the others are only logged; without that entry the sum of all is minimised.
     """
 
     rule = "what train_step returns: a mean over rows, or (sum, count)"

@@ -19,7 +19,7 @@ from lucid.loop import accept, end_step, is_eval_due, is_over
 from lucid.loop import count as count_step
 from lucid.losses import Count, Loss, Supervised, checked
 from lucid.session import Result, Session
-from lucid.state import Scheduler, TrainState
+from lucid.state import TrainState
 from lucid.step import Tally, update
 from lucid.trainer import Trainer
 from lucid.windows import Window
@@ -46,8 +46,8 @@ class Run:
         >>> from torch.nn import functional as F
         >>> model = nn.Linear(2, 1)
         >>> rows = torch.utils.data.TensorDataset(torch.randn(8, 2), torch.zeros(8, 1))
-        >>> run = Run(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.utils.data.DataLoader(rows, batch_size=4),
-        ...           config=TrainConfig(epochs=2), reports=())
+        >>> loader = torch.utils.data.DataLoader(rows, batch_size=4)
+        >>> run = Run(model, torch.optim.SGD(model.parameters(), lr=0.1), loader, config=TrainConfig(epochs=2), reports=())
         >>> for x, y in run:
         ...     with run.autocast():
         ...         loss = F.mse_loss(model(x), y)

@@ -33,8 +33,8 @@ from lucid.windows import Window, windows
 class Result:
     """How a run ended.
 
-    `stopped` is "done", the reason of an early stop, or what interrupted the run; `exit_code` is 0 for a finished run and
-    75 for one that wants to be started again.
+    `stopped` is "done", the reason of an early stop, or what interrupted the run; `exit_code` is 0 for a finished run
+    and 75 for one that wants to be started again.
     """
 
     step: int

@@ -35,12 +35,12 @@ class Trainer:
     Args:
         model: any `nn.Module`; moved to the device in place.
         optimizer: one torch optimizer, or several that all step together.
-        loss: takes (output, target), returns a mean, 0-d. None where the model returns `.loss` or `train_step` is given.
+        loss: takes (output, target), returns a mean, 0-d. None where the model returns `.loss`, or for `train_step`.
         scheduler: torch schedules, stepped once per optimizer step (`ReduceLROnPlateau` once per evaluation); or a
             function of (optimizer, total_steps) that makes one, for schedules that must know their end.
         metrics: name to a torchmetrics object or a callable of (output, target).
-        train_step: replaces `loss(model(inputs), target)`: takes (model, batch) and returns the mean loss over the rows,
-            or (sum, count), or a dict of losses.
+        train_step: replaces `loss(model(inputs), target)`: takes (model, batch) and returns the mean loss over the
+            rows, or (sum, count), or a dict of losses.
         eval_step: the same for evaluation: takes (model, batch), returns (output, target) or a loss.
         callbacks: see `lucid.Callback`.
         config: settings of the run. None: the defaults.

@@ -75,7 +75,7 @@ def windows(feed: Feed, progress: Progress, size: int, epochs: int | None = None
             empty = False
             yield window
         if empty and start == 0:
-            raise DataError(f"epoch {epoch} of the training data has no batch: check the loader's data set and sampler.")
+            raise DataError(f"epoch {epoch} of the training data has no batch: check the data set and the sampler.")
         epoch, start = epoch + 1, 0
 
 

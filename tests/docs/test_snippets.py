@@ -35,7 +35,7 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for line, code in snippets(page):
-            exec(compile("\n" * (line - 1) + code, str(page), "exec"), space)  # noqa: S102
+            exec(compile("\n" * (line - 1) + code, str(page), "exec"), space)
 
 
 def test_pages_name_files_that_exist() -> None:

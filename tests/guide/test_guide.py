@@ -133,7 +133,7 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
     """A misspelt name says what it could have been."""
     message = ""
     try:
-        lucid.metal_if_availabel  # noqa: B018
+        lucid.metal_if_availabel
     except AttributeError as error:
         message = str(error)
     assert re.search(r"neither lucid nor torch .*metal_if_availabel.* Did you mean 'metal_if_available'\?", message)

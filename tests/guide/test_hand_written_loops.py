@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def torch_parts(model: nn.Module, total: int) -> dict[str, Any]:
 def lucid_parts(model: nn.Module, total: int) -> dict[str, Any]:
     """Return the same parts by Lucid's names; the device is found, not named."""
     import lucid.nn.utils
+
     from lucid.amp import GradScaler, autocast
     from lucid.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
@@ -133,7 +135,7 @@ def updates(accumulate: int, num_batches: int, epochs: int) -> list[float]:
         config=lucid.TrainConfig(epochs=epochs, gradient_accumulation_steps=accumulate, max_grad_norm=None),
     )  # fmt: skip
     trainer.fit(DataLoader(rows, batch_size=1))
-    return [before - after for before, after in zip(seen, seen[1:], strict=False)]
+    return [before - after for before, after in itertools.pairwise(seen)]
 
 
 def test_leftover_micro_batches_make_a_whole_update() -> None:
@@ -151,7 +153,7 @@ def test_unequal_micro_batches_are_one_big_batch() -> None:
     model, rows = make_model(), make_rows(32)
     sizes = [2, 8, 2, 20]
     bounds = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    batches = [list(range(a, b)) for a, b in zip(bounds, bounds[1:], strict=False)]
+    batches = [list(range(a, b)) for a, b in itertools.pairwise(bounds)]
     F.cross_entropy(model(rows.tensors[0]), rows.tensors[1]).backward()
     expected = [parameter.grad.clone() for parameter in model.parameters()]  # type: ignore[union-attr]
     model.zero_grad()
