@@ -47,7 +47,8 @@ class Run:
         >>> model = nn.Linear(2, 1)
         >>> rows = torch.utils.data.TensorDataset(torch.randn(8, 2), torch.zeros(8, 1))
         >>> loader = torch.utils.data.DataLoader(rows, batch_size=4)
-        >>> run = Run(model, torch.optim.SGD(model.parameters(), lr=0.1), loader, config=TrainConfig(epochs=2), reports=())
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> run = Run(model, optimizer, loader, config=TrainConfig(epochs=2), reports=())
         >>> for x, y in run:
         ...     with run.autocast():
         ...         loss = F.mse_loss(model(x), y)
