@@ -1,10 +1,10 @@
 """The data pipeline: `Feed` makes any loader resumable by arithmetic. Everything else here is torch's own.
 
-    which rows, in which order      _order.py
-    one batch, row by row           _rows.py; arrays in memory: _gather.py
-    map-style loaders, workers      _map.py, _worker.py
-    streams                         _streams.py
-    the face                        _feed.py, _loader.py
+which rows, in which order      _order.py
+one batch, row by row           _rows.py; arrays in memory: _gather.py
+map-style loaders, workers      _map.py, _worker.py
+streams                         _streams.py
+the face                        _feed.py, _loader.py
 """
 
 from __future__ import annotations

@@ -8,11 +8,15 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import IterableDataset
 
+from lucid import rng
 from lucid.devices import move
 from lucid.errors import DataError
 
+from ._check import check_kind, check_map_style
+from ._fingerprint import fingerprint
 from ._map import MapSource
 from ._order import length_of
+from ._prefetch import ahead
 from ._streams import StreamSource
 
 
@@ -44,14 +48,17 @@ class Feed:
     ) -> None:
         self.device = torch.device(device)
         self.role = role
+        check_kind(loader, role)
         if isinstance(loader, list | tuple):
-            loader = torch.utils.data.DataLoader(loader, batch_size=None)  # type: ignore[arg-type]
+            loader = torch.utils.data.DataLoader(_not_empty(loader, role), batch_size=None)
         self.loader = loader
+        own_seed = seed if role == "train" else rng.derive(seed, role)
         self._source: MapSource | StreamSource
         if _is_map_style(loader):
-            self._source = MapSource(loader, seed, pin=self.device.type == "cuda")
+            check_map_style(loader, role)
+            self._source = MapSource(loader, own_seed, pin=self.device.type == "cuda")
         else:
-            self._source = StreamSource(loader, seed, on_stream)
+            self._source = StreamSource(loader, own_seed, on_stream)
 
     def num_batches(self, epoch: int) -> int | None:
         """Return how many micro-batches an epoch has; None for a stream that does not say."""
@@ -74,55 +81,57 @@ class Feed:
         Args:
             epoch: number of the epoch, from 0.
             start: number of the first micro-batch; no row before it is read.
+
+        Raises:
+            DataError: if there is no such position, a row cannot be read (its error is the cause), or a stream gives
+                nothing.
+            ResumeError: if a stream cannot go to `start`.
         """
         batches = self._source.batches(epoch, start)
         if self.device.type == "cpu":
             return batches
-        return (move(batch, self.device, non_blocking=True) for batch in batches)
+        if self._source.may_run_ahead:
+            pin = self.device.type == "cuda" and self._source.gather is not None
+            return ahead(batches, self.device, pin)
+        return (move(batch, self.device) for batch in batches)
 
     def rows(self, epoch: int, batch: int) -> list[Any]:
-        """Return the row numbers of one micro-batch.
-
-        Raises:
-            DataError: for a stream, whose rows have no numbers.
-        """
-        if isinstance(self._source, StreamSource):
-            raise DataError("a stream has no row numbers.")
-        return self._source.order(epoch).keys(batch)
+        """Return the row numbers of one micro-batch; [] for a stream, whose rows have none."""
+        return self._source.order(epoch).keys(batch) if isinstance(self._source, MapSource) else []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a stream's position and state; {} where (epoch, batch) says everything."""
-        return self._source.state_dict() if isinstance(self._source, StreamSource) else {}
+        """Return the state of a stream, or of samplers that carry one; {} where (epoch, batch) says everything."""
+        return self._source.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        if isinstance(self._source, StreamSource):
-            self._source.load_state_dict(state)
+        self._source.load_state_dict(state)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what must be the same for a resumed run to be the same run, as plain values."""
-        loader = self.loader
-        return {
-            "dataset": type(getattr(loader, "dataset", loader)).__name__,
-            "num_rows": self.num_rows,
-            "batch_size": self.batch_size,
-            "drop_last": getattr(loader, "drop_last", None),
-            "sampler": type(getattr(loader, "sampler", None)).__name__,
-        }
+        return fingerprint(self.loader, self._source)
 
     def notes(self) -> list[str]:
         """Return what cannot be resumed exactly, in words; [] if nothing."""
-        return self._source.notes() if isinstance(self._source, StreamSource) else []
+        return self._source.notes()
 
     def close(self) -> None:
         """Stop worker processes and threads."""
         self._source.close()
 
 
+def _not_empty(batches: Any, role: str) -> Any:
+    if not batches:
+        raise DataError(f"the {role} data must have at least one batch, got an empty {type(batches).__name__}.")
+    return batches
+
+
 def _is_map_style(loader: Any) -> bool:
-    if not all(hasattr(loader, name) for name in ("dataset", "sampler", "batch_sampler", "collate_fn", "num_workers")):
+    """Whether this is torch's loader (or torchdata's) over rows that have numbers, not some iterable of batches."""
+    if not isinstance(loader, torch.utils.data.DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
-    if isinstance(loader.dataset, IterableDataset):
-        return False
-    own_iter = type(loader).__iter__
-    return not isinstance(loader, torch.utils.data.DataLoader) or own_iter is torch.utils.data.DataLoader.__iter__
+    plain = torch.utils.data.DataLoader
+    return all(
+        getattr(type(loader), name) is getattr(plain, name) or type(loader).__module__.startswith("torchdata.")
+        for name in ("__iter__", "_get_iterator")
+    )

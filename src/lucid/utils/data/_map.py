@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import default_collate, default_convert
 
 from lucid import rng
+from lucid.errors import ResumeError
 
+from ._check import check_start
 from ._gather import gather_of
-from ._order import Order, length_of, make_order
+from ._order import Order
 from ._rows import RowReader, Ticket, unwrap
+from ._sampling import SamplerStates, Sampling
 from ._worker import WorkerInit, same
 
 _KEPT = 2  # orders of epochs in memory: this one, and the one before for questions about its last batches
@@ -22,7 +27,7 @@ class MapSource:
     """Host batches of a map-style loader.
 
     Args:
-        loader: torch's DataLoader, or anything with its attributes.
+        loader: torch's DataLoader, or one like it.
         seed: what every order and every row's randomness is derived from.
         pin: let workers hand over page-locked memory.
     """
@@ -31,48 +36,87 @@ class MapSource:
         self.loader = loader
         self._seed = seed
         self._pin = pin
-        self._single = loader.batch_sampler is None
-        in_memory = loader.num_workers == 0 and not self._single and loader.collate_fn is default_collate
+        single = loader.batch_sampler is None
+        here = loader.num_workers == 0
+        self._ready = here and single and type(loader.dataset) in (list, tuple) and loader.collate_fn is default_convert
+        in_memory = here and not single and loader.collate_fn is default_collate
         self._gather = gather_of(loader.dataset) if in_memory else None
-        self._reader = RowReader(loader.dataset, loader.collate_fn, seed, self._single)
+        self._reader = RowReader(loader.dataset, loader.collate_fn, seed, single)
+        self._sampling = Sampling(loader, seed)
+        self._states = SamplerStates(self._sampling.chain)
+        self._start_states: tuple[int, dict[str, Any]] | None = None
+        self._loaded: dict[str, Any] = {}
         self._orders: dict[int, Order] = {}
         self._tickets = _Tickets()
         self._workers: torch.utils.data.DataLoader[Any] | None = None
         self._turn = 0
 
     @property
-    def runs_user_code_here(self) -> bool:
-        """Whether reading a batch calls the user's code in this process, which must then be the main thread."""
-        return self._gather is None and self.loader.num_workers == 0
+    def may_run_ahead(self) -> bool:
+        """Whether batches may be read in a thread: not where that runs the user's code with the global streams."""
+        return self._gather is not None or self._ready or self.loader.num_workers > 0
+
+    @property
+    def gather(self) -> Any:
+        """The arrays that batches are gathered from, or None."""
+        return self._gather
+
+    @property
+    def user_seeds(self) -> list[int]:
+        """Seeds of the generators that the user gave to samplers."""
+        return self._sampling.user_seeds()
 
     def order(self, epoch: int) -> Order:
         """Return the order of an epoch; made once, then kept while it is in use."""
         if epoch not in self._orders:
+            self._go_to(epoch)
             while len(self._orders) >= _KEPT:
                 del self._orders[next(iter(self._orders))]
-            self._orders[epoch] = make_order(self.loader, self._seed, epoch)
+            told = self._sampling.count(epoch) if self._sampling.tells_length else None
+            order = self._sampling.order(epoch)
+            if told is not None and told != order.num_batches:
+                name = type(self._sampling.outer).__name__
+                warnings.warn(
+                    f"the sampler {name} said {told} batches and gave {order.num_batches} in epoch {epoch}: "
+                    "totals planned from its length are off. Make its __len__ exact.",
+                    stacklevel=2,
+                )
+            self._orders[epoch] = order
         return self._orders[epoch]
+
+    def _go_to(self, epoch: int) -> None:
+        """Put samplers that carry a state from epoch to epoch where this epoch begins."""
+        if self._loaded:
+            loaded, self._loaded = self._loaded, {}
+            states = {loaded["epoch"]: loaded["before"], loaded["epoch"] + 1: loaded["after"]}
+            if epoch not in states:
+                raise ResumeError(
+                    f"the samplers' state is that of epoch {loaded['epoch']}, and the run goes on in epoch {epoch}."
+                )
+            self._states.write(states[epoch])
+        self._start_states = (epoch, self._states.read())
 
     def num_batches(self, epoch: int) -> int:
         """Return the number of batches, by the sampler's length where it has one."""
-        if epoch not in self._orders:
-            told = length_of(self.loader.sampler if self._single else self.loader.batch_sampler)
-            if told is not None:
-                return told
-        return self.order(epoch).num_batches
+        if epoch in self._orders:
+            return self._orders[epoch].num_batches
+        return self._sampling.count(epoch)
 
     def batches(self, epoch: int, start: int) -> Iterator[Any]:
         """Yield the host batches of an epoch from `start` on."""
         order = self.order(epoch)
+        check_start(epoch, start, order.num_batches)
         if self._gather is not None:
             return self._gather.batches(order, start)
+        if self._ready and isinstance(order.rows, range):
+            return islice(self.loader.dataset, start, None)
         if self.loader.num_workers > 0:
             return self._from_workers(order, epoch, start)
         return self._here(order, epoch, start)
 
     def _here(self, order: Order, epoch: int, start: int) -> Iterator[Any]:
         for ticket in _tickets(order, epoch, start):
-            with rng.fork():
+            with rng.fork(), self._reader.own_generators():
                 batch = self._reader.read(ticket)
             yield batch
 
@@ -103,6 +147,26 @@ class MapSource:
             prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers,
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what samplers carry from epoch to epoch; {} where (seed, epoch) says it all."""
+        if not self._states.possible:
+            return {}
+        if self._start_states is None:
+            return self._loaded
+        epoch, before = self._start_states
+        after = self._states.read()
+        return {"epoch": epoch, "before": before, "after": after} if before or after else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self._loaded = state
+        self._start_states = None
+        self._orders.clear()
+
+    def notes(self) -> list[str]:
+        """Return what cannot be resumed exactly."""
+        return []
 
     def close(self) -> None:
         """Stop the workers."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import pickle
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from torch.utils.data import StackDataset, Subset, default_collate, default_conv
 
 from lucid import rng
 from lucid.errors import DataError
+
+from ._generators import OwnGenerators
 
 _LOW = 2**32 - 1  # NumPy's global generator takes 32 bits
 
@@ -58,13 +61,29 @@ class RowReader:
         self._at_once = not single and reads_at_once(dataset)
         self._seed_collate = collate_fn not in (default_collate, default_convert)
         self._epoch: int | None = None
+        self._own: OwnGenerators | None = None
 
     def __getitem__(self, ticket: Ticket) -> Any:
         """Return the batch, or a `Failure` where the user's code raised."""
         try:
             return self.read(ticket)
         except DataError as error:
-            return _pack_failure(error)
+            return pack_failure(error)
+
+    @contextmanager
+    def own_generators(self) -> Iterator[None]:
+        """Give the data set's own generators back as they were: in this process the data set is the user's object."""
+        own = self._owned()
+        before = own.capture()
+        try:
+            yield
+        finally:
+            own.restore(before)
+
+    def _owned(self) -> OwnGenerators:
+        if self._own is None:
+            self._own = OwnGenerators([self.dataset, self.collate_fn])
+        return self._own
 
     def read(self, ticket: Ticket) -> Any:
         """Return the batch of a ticket. Moves the global random streams.
@@ -78,16 +97,23 @@ class RowReader:
                 self.dataset.set_epoch(ticket.epoch)
         items = self._read_at_once(ticket) if self._at_once else self._read_rows(ticket)
         if self._seed_collate:
-            seed_streams(rng.derive(self.seed, "collate", ticket.epoch, *_name(ticket, 0)))
+            self._seed("collate", ticket, 0)
         try:
             return self.collate_fn(items[0] if self.single else items)
         except Exception as error:
             raise DataError(f"collate_fn failed on {_place(ticket)}: {_text(error)}") from error
 
+    def _seed(self, use: str, ticket: Ticket, number: int) -> None:
+        seed = rng.derive(self.seed, use, ticket.epoch, *_name(ticket, number))
+        seed_streams(seed)
+        own = self._owned()
+        if own.found:
+            own.seed(seed)
+
     def _read_rows(self, ticket: Ticket) -> list[Any]:
         items = []
         for number, key in enumerate(ticket.keys):
-            seed_streams(rng.derive(self.seed, "row", ticket.epoch, *_name(ticket, number)))
+            self._seed("row", ticket, number)
             try:
                 items.append(self.dataset[key])
             except Exception as error:
@@ -96,7 +122,7 @@ class RowReader:
         return items
 
     def _read_at_once(self, ticket: Ticket) -> list[Any]:
-        seed_streams(rng.derive(self.seed, "row", ticket.epoch, *_name(ticket, 0)))
+        self._seed("row", ticket, 0)
         try:
             items: list[Any] = self.dataset.__getitems__(ticket.keys)
         except Exception as error:
@@ -149,7 +175,8 @@ class WorkerTracebackError(Exception):
         return f"\n{self.args[0]}"
 
 
-def _pack_failure(error: DataError) -> Failure:
+def pack_failure(error: DataError) -> Failure:
+    """Return what carries an error, with its cause and traceback, out of a worker."""
     cause = error.__cause__ or error
     trace = "".join(traceback.format_exception(cause))
     try:

@@ -1,4 +1,9 @@
-"""Batches of a stream: something that can only be read from its beginning, or from a state that it gave itself."""
+"""Batches of a stream: something that can only be read from its beginning, or from a state that it gave itself.
+
+StreamSource            positions: start, resume, refuse, skip
+_Opened                 one pass of a loader that is read in this process
+_stream_workers.py      one pass of an IterableDataset that workers read
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,35 @@ import copy
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
+
+import torch
+from torch.utils.data import IterableDataset, IterDataPipe
 
 from lucid import rng
 from lucid.errors import DataError, ResumeError
 
+from ._generators import OwnGenerators, pack_states, unpack_states
 from ._order import length_of
+from ._stream_workers import StreamWorkers, is_stateful
 
 _log = logging.getLogger("lucid.data")
 _TELL_EVERY = 1000  # skipped batches between two log lines
+
+
+class _Opener(Protocol):
+    """Opens passes over a stream."""
+
+    is_stateful: bool
+
+    def open(self, epoch: int, state: dict[str, Any] | None) -> Iterator[Any]:
+        """Return the batches of an epoch, from the state if there is one."""
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the state after the batch handed out last."""
+
+    def close(self) -> None:
+        """Stop what runs."""
 
 
 class StreamSource:
@@ -26,20 +51,21 @@ class StreamSource:
         on_stream: "refuse" raises where a position cannot be reached exactly; "skip" reads up to it and discards.
     """
 
-    runs_user_code_here = True
+    may_run_ahead = False  # the stream's state must be that of the batch handed out last
+    gather = None
 
     def __init__(self, loader: Any, seed: int, on_stream: Literal["refuse", "skip"]) -> None:
         self.loader = loader
-        self._seed = seed
         self._on_stream = on_stream
-        self._source = _stateful(loader)
-        self._loaded: dict[str, Any] | None = None
+        self._opener: _Opener = StreamWorkers(loader, seed) if _has_workers(loader) else _Here(loader, seed)
+        self._loaded: dict[str, Any] = {}
         self._at: tuple[int, int] | None = None
-        self._streams = _Streams()
-        self._used = False
 
     def num_batches(self, epoch: int) -> int | None:
         """Return the length that the loader claims, or None."""
+        dataset = getattr(self.loader, "dataset", None)
+        if isinstance(dataset, IterableDataset) and length_of(dataset) is None:
+            return None
         return length_of(self.loader)
 
     def batches(self, epoch: int, start: int) -> Iterator[Any]:
@@ -47,87 +73,133 @@ class StreamSource:
 
         Raises:
             ResumeError: if `start` cannot be reached as asked.
-            DataError: if the stream ends before `start`, or can be read only once and was.
+            DataError: if the stream ends before `start`, gives nothing, or can be read only once and was.
         """
-        iterator, first = self._open(epoch, start)
-        for done in range(first, start):
-            if done % _TELL_EVERY == 0:
-                _log.info("skipping %d of %d batches of epoch %d", done, start, epoch)
-            try:
-                self._next(iterator)
-            except StopIteration:
-                raise DataError(
-                    f"epoch {epoch} must have {start} batches to go on from there, the stream ended after {done}."
-                ) from None
-        while True:
-            try:
-                batch = self._next(iterator)
-            except StopIteration:
-                return
-            start += 1
-            self._at = (epoch, start)
-            yield batch
-
-    def _open(self, epoch: int, start: int) -> tuple[Iterator[Any], int]:
-        """Return an iterator and the number of the batch that it gives first."""
-        loaded, self._loaded = self._loaded, None
-        self._at = (epoch, start)
-        if start > 0 and loaded and loaded["source"] and (loaded["epoch"], loaded["batch"]) == (epoch, start):
-            self._streams.state = loaded["rng"]
-            with self._streams.active():
-                _tell_epoch(self.loader, epoch)
-                self._source.load_state_dict(loaded["source"])
-                return iter(self.loader), start
-        if start > 0 and self._on_stream == "refuse":
+        loaded, self._loaded = self._loaded, {}
+        exact = start > 0 and loaded.get("stream") and (loaded["epoch"], loaded["batch"]) == (epoch, start)
+        if start > 0 and not exact and self._on_stream == "refuse":
             raise ResumeError(
                 f"batch {start} of epoch {epoch} cannot be reached: {self._why_not()} "
                 'Or pass on_stream="skip" to read and discard the batches before it.'
             )
-        self._streams.seed(rng.derive(self._seed, "stream", epoch))
-        with self._streams.active():
-            _tell_epoch(self.loader, epoch)
-            iterator = iter(self.loader)
-        if iterator is self.loader and self._used:
-            raise DataError(
-                f"a {type(self.loader).__name__} can be read only once, and epoch {epoch} needs it again. "
-                "Give a list, a DataLoader, or an object whose __iter__ starts anew."
-            )
-        self._used = True
-        return iterator, 0
+        self._at = (epoch, start)
+        batches = self._opener.open(epoch, loaded["stream"] if exact else None)
+        return self._count(batches, epoch, start, skip=not exact)
 
-    def _next(self, iterator: Iterator[Any]) -> Any:
-        with self._streams.active():
-            return next(iterator)
+    def _count(self, batches: Iterator[Any], epoch: int, start: int, skip: bool) -> Iterator[Any]:
+        for done in range(start if skip else 0):
+            if done % _TELL_EVERY == 0:
+                _log.info("skipping %d of %d batches of epoch %d", done, start, epoch)
+            try:
+                next(batches)
+            except StopIteration:
+                raise DataError(f"epoch {epoch} must reach batch {start}, its stream ended after {done}.") from None
+        at = start
+        for batch in batches:
+            at += 1
+            self._at = (epoch, at)
+            yield batch
+        if at == 0:
+            name = type(getattr(self.loader, "dataset", self.loader)).__name__
+            raise DataError(
+                f"{name} must give at least one batch, it gave none in epoch {epoch}. "
+                "Is its source empty, or was it read to its end before?"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position and, where the stream has one, its own state."""
         if self._at is None:
-            return self._loaded or {}
-        source = None if self._source is None else copy.deepcopy(self._source.state_dict())
-        return {"epoch": self._at[0], "batch": self._at[1], "source": source, "rng": self._streams.state}
+            return self._loaded
+        return {"epoch": self._at[0], "batch": self._at[1], "stream": self._opener.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state; it is used by the next `batches` that asks for this very position."""
-        self._loaded = state or None
+        """Take over a state; it is used by the next `batches`, if that asks for this very position."""
+        self._loaded = state
         self._at = None
 
     def notes(self) -> list[str]:
         """Return what cannot be resumed exactly."""
-        return [] if self._source is not None else [self._why_not()]
+        return [] if self._opener.is_stateful else [self._why_not()]
 
     def _why_not(self) -> str:
         name = type(getattr(self.loader, "dataset", self.loader)).__name__
+        if self._opener.is_stateful:
+            return f"the checkpoint has no state of the stream {name} for it."
         return (
             f"{name} is a stream without a position of its own. "
             "Give it state_dict() and load_state_dict(), or use a map-style data set."
         )
 
     def close(self) -> None:
+        """Stop the workers."""
+        self._opener.close()
+
+
+class _Here:
+    """Opens passes over a loader in this process.
+
+    While its code runs it has global streams of its own, seeded for the epoch, so the ambient ones do not move.
+    """
+
+    def __init__(self, loader: Any, seed: int) -> None:
+        self._loader = loader
+        self._seed = seed
+        self._holder = _stateful(loader)
+        self._own = OwnGenerators([loader])
+        self._streams = _Streams()
+        self._used = False
+        self._iterator: Any = None
+        self.is_stateful = self._holder is not None
+
+    def open(self, epoch: int, state: dict[str, Any] | None) -> Iterator[Any]:
+        loader = self._loader
+        if state is not None and state["ended"]:
+            return iter(())
+        self._streams.seed(rng.derive(self._seed, "stream", epoch))
+        self._own.seed(rng.derive(self._seed, "stream", epoch))
+        with self._streams.active():
+            _tell_epoch(loader, epoch)
+            if state is not None:
+                self._holder.load_state_dict(copy.deepcopy(state["source"]))
+            iterator = iter(loader)
+        if state is not None:
+            self._streams.state = state["rng"]
+            self._own.restore(unpack_states(state["own"]))
+        if iterator is loader and self._used:
+            raise DataError(
+                f"a {type(loader).__name__} can be read only once, and epoch {epoch} needs it again. "
+                "Give a list, a DataLoader, or an object whose __iter__ starts anew."
+            )
+        self._used = True
+        self._iterator = iterator
+        return self._read(iterator)
+
+    def _read(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            with self._streams.active():
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    return
+            yield batch
+
+    def state(self) -> dict[str, Any] | None:
+        if self._holder is None:
+            return None
+        source = copy.deepcopy(self._holder.state_dict())
+        own = pack_states(self._own.capture())
+        return {"source": source, "rng": self._streams.state, "own": own, "ended": self._ended()}
+
+    def _ended(self) -> bool:
+        """Whether the last batch was short: torch's iterator then knows that its data set is at its end."""
+        return bool(getattr(getattr(self._iterator, "_dataset_fetcher", None), "ended", False))
+
+    def close(self) -> None:
         """Nothing to stop."""
 
 
 class _Streams:
-    """Random streams of a stream's own, in place of the ambient ones while its code runs."""
+    """Global random streams of a loader's own, in place of the ambient ones while its code runs."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
@@ -147,12 +219,16 @@ class _Streams:
             rng.restore(ambient)
 
 
+def _has_workers(loader: Any) -> bool:
+    """Whether this is torch's own loader with workers over an IterableDataset, to be run under our seeds and states."""
+    if type(loader).__iter__ is not torch.utils.data.DataLoader.__iter__ or isinstance(loader.dataset, IterDataPipe):
+        return False
+    return loader.num_workers > 0 and isinstance(loader.dataset, IterableDataset)
+
+
 def _stateful(loader: Any) -> Any:
     """Return what holds the position: the loader, or else its data set; None if nobody does."""
-    for one in (loader, getattr(loader, "dataset", None)):
-        if callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None)):
-            return one
-    return None
+    return next((one for one in (loader, getattr(loader, "dataset", None)) if is_stateful(one)), None)
 
 
 def _tell_epoch(loader: Any, epoch: int) -> None:
