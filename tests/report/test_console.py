@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import time
 
@@ -88,8 +89,10 @@ def test_unknown_mode_names_the_nearest() -> None:
         ConsoleReport("plane")  # type: ignore[arg-type]
 
 
-def test_terminal_gets_tables_and_a_moving_line() -> None:
+def test_terminal_gets_tables_and_a_moving_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that a person needs to know is on the screen at some time."""
+    clock = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
     out = _Terminal()
     report = ConsoleReport("auto", out)
     assert report.mode == "rich"

@@ -16,7 +16,7 @@ from lucid.records import Record
 from lucid.report import words
 
 _REDRAW_SECONDS = 0.1
-_SMOOTHING = 0.9
+_SMOOTHING = 0.8
 _BAR_WIDTH = 24
 
 
@@ -82,9 +82,11 @@ class LiveReport:
 
     def write(self, record: Record) -> None:
         """Show one record."""
-        self._step, self._epoch = record.step, record.epoch
+        self._step = record.step
+        if record.kind in ("log", "eval"):
+            self._epoch = record.epoch
         getattr(self, f"_on_{record.kind}", self._on_other)(record)
-        if record.kind not in ("plan", "end"):
+        if record.kind not in ("plan", "end") and time.perf_counter() >= self._next_draw:
             self._draw()
 
     def rewind(self, step: int) -> None:
@@ -107,7 +109,7 @@ class LiveReport:
 
     def _on_plan(self, record: Record) -> None:
         self._plan = record.info
-        title = str(record.info.get("name") or "training")
+        title = str(record.info.get("name") or record.info.get("run_dir") or "training")
         self._table(title, words.pairs({k: v for k, v in record.info.items() if k != "name"}, words.PLAN_LABELS))
 
     def _on_log(self, record: Record) -> None:
@@ -130,6 +132,8 @@ class LiveReport:
 
     def _on_resume(self, record: Record) -> None:
         self._print(f"resumed from step {record.info.get('from', record.step)}", "bold cyan")
+        for entry in record.info.get("refused") or []:
+            self._print(words.refused_text(entry), "yellow")
         changes = [change for change in record.info.get("changes") or [] if isinstance(change, dict)]
         if changes:
             table = Table(title="settings that changed", title_justify="left", box=None)
@@ -138,6 +142,8 @@ class LiveReport:
             for change in changes:
                 table.add_row(*(Text(words.text_of(change.get(key))) for key in ("setting", "was", "now", "rule")))
             self._console.print(table)
+        if "total_steps" in record.info:  # the plan of this process stands in it
+            self._on_plan(record)
 
     def _on_save(self, record: Record) -> None:
         self._shown["saved"] = f"step {record.step}"
@@ -169,25 +175,29 @@ class LiveReport:
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-        self._live.update(self._line(), refresh=True)
+        self._live.update(self._lines(), refresh=True)
 
-    def _line(self) -> Text:
+    def _lines(self) -> Text:
+        """Return the moving lines: how far, what the step gave, the last evaluation, the best."""
         total = self._plan.get("total_steps")
-        known = isinstance(total, int) and total > 0
-        parts = [f"epoch {self._epoch}", f"step {self._step:,}" + (f"/{total:,}" if known else "")]
-        parts += [f"{name} {text}" for name, text in self._shown.items()]
-        if known:
-            parts.append(f"left {words.duration(self._pace.seconds_left(self._step, int(total or 0)))}")
-        text = Text()
-        if known:
-            done = round(_BAR_WIDTH * min(1.0, self._step / int(total or 1)))
-            text.append("━" * done, style="cyan").append("━" * (_BAR_WIDTH - done), style="bright_black").append(" ")
-        text.append("  ".join(parts))
+        head = Text()
+        where = f"epoch {self._epoch_of(self._step)}  step {self._step:,}"
+        if isinstance(total, int) and total > 0:
+            done = round(_BAR_WIDTH * min(1.0, self._step / total))
+            head.append("━" * done, style="cyan").append("━" * (_BAR_WIDTH - done), style="bright_black").append("  ")
+            where += f"/{total:,}  left {words.duration(self._pace.seconds_left(self._step, total))}"
+        lines = [head.append(where)]
+        if self._shown:
+            lines.append(Text("  ".join(f"{name} {text}" for name, text in self._shown.items())))
         if self._last_eval:
-            text.append(f"\neval {self._last_eval}", style="green")
+            lines.append(Text(f"eval  {self._last_eval}", style="green"))
         if self._best:
-            text.append(f"\nbest {self._best}", style="bold green")
-        return text
+            lines.append(Text(f"best  {self._best}", style="bold green"))
+        return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
+
+    def _epoch_of(self, step: int) -> int:
+        per_epoch = self._plan.get("steps_per_epoch")
+        return max(0, step - 1) // per_epoch + 1 if isinstance(per_epoch, int) and per_epoch > 0 else self._epoch
 
 
 _SHOWN_VALUES = {"lr": "lr", "grad_norm": "grad norm", "rows_per_second": "rows/s", "skipped_steps": "skipped"}

@@ -39,9 +39,14 @@ class Run:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """The newest plan."""
-        record = self.last("plan")
-        return record.info if record else {}
+        """The newest plan; that of a process that went on stands in its `resume` record."""
+        return newest_plan(self.records)
+
+
+def newest_plan(records: list[Record]) -> dict[str, Any]:
+    """Return the plan of the last process, {} if none is known."""
+    plans = (record.info for record in reversed(records) if record.kind == "plan" or "total_steps" in record.info)
+    return next(plans, {})
 
 
 def title(run: Run) -> str:
@@ -106,7 +111,7 @@ def tables(run: Run) -> str:
     if end is not None:
         parts.append(_section("Where things lie", _pairs(words.pairs(end.info, words.END_LABELS))))
     parts.append(_section("Config", _file_table(run.folder / "config.toml")))
-    parts.append(_section("Environment", _file_table(run.folder / "environment.json")))
+    parts.append(_section("Environment", _environment(run.folder / "environment.json")))
     parts.append("</div>")
     parts.append(_section("Checkpoints", _checkpoints(run)))
     if run.num_broken:
@@ -116,7 +121,7 @@ def tables(run: Run) -> str:
 
 def flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
     """Return nested mappings as (dotted key, text)."""
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping):
         return [pair for key, item in value.items() for pair in flat(item, f"{prefix}.{key}" if prefix else str(key))]
     return [(prefix, words.text_of(value))]
 
@@ -190,12 +195,26 @@ def _checkpoints(run: Run) -> str:
 
 def _file_table(path: Path) -> str:
     """Return a TOML or JSON file as a table, or as it is if it cannot be read as such."""
+    content = read_file(path)
+    return f"<pre>{escape(content)}</pre>" if isinstance(content, str) else _pairs(flat(content))
+
+
+def _environment(path: Path) -> str:
+    """Return the environment of the last start."""
+    content = read_file(path)
+    starts = content.get("starts") if isinstance(content, dict) else None
+    if not isinstance(starts, list) or not starts:
+        return _file_table(path)
+    return _pairs([*flat(starts[-1]), ("starts", str(len(starts)))])
+
+
+def read_file(path: Path) -> Any:
+    """Return what a TOML or JSON file holds; its text if it is broken, {} if it is not there."""
     try:
         text = path.read_bytes()[:_MAX_TEXT_BYTES].decode("utf-8", "replace")
     except OSError:
-        return ""
+        return {}
     try:
-        content = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-        return _pairs(flat(content))
+        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (ValueError, RecursionError):
-        return f"<pre>{escape(text)}</pre>"
+        return text

@@ -16,22 +16,22 @@ PLAN_LABELS = {
     "trainable_parameters": "trainable parameters",
     "task": "task",
     "data": "data",
-    "train_rows": "training rows",
+    "rows": "training rows",
     "eval_rows": "evaluation rows",
     "batch_size": "batch size",
-    "gradient_accumulation_steps": "accumulation",
-    "global_batch_size": "rows per step",
+    "gradient_accumulation_steps": "micro-batches per step",
     "world_size": "processes",
     "device": "device",
     "precision": "precision",
     "optimizer": "optimizer",
     "schedule": "schedule",
     "lr": "learning rate",
+    "loss_is_mean_over": "loss is the mean over",
     "epochs": "epochs",
+    "batches_per_epoch": "micro-batches per epoch",
     "steps_per_epoch": "steps per epoch",
+    "short_window": "micro-batches in the short last step",
     "total_steps": "total steps",
-    "windows": "windows per epoch",
-    "short_windows": "short windows per epoch",
     "log_every": "log every",
     "eval_every": "evaluate every",
     "save_every": "save every",
@@ -40,13 +40,14 @@ PLAN_LABELS = {
     "seed": "seed",
     "notes": "notes",
 }
-"""Known keys of a `plan` record in the order in which they are shown."""
+"""Known keys of a plan in the order in which they are shown."""
 
 END_LABELS = {
     "reason": "ended because",
     "best": "best",
-    "best_value": "best value",
-    "best_step": "best step",
+    "best_step": "best at step",
+    "metrics": "last evaluation",
+    "run_dir": "folder",
     "checkpoint": "checkpoint",
     "config": "config",
     "records": "records",
@@ -55,7 +56,8 @@ END_LABELS = {
 }
 """Known keys of an `end` record in the order in which they are shown."""
 
-_QUIET_PLAN_KEYS = ("pid", "host")
+_NOT_SHOWN = ("pid", "host", "changes", "refused", "from", "exit_code")
+_NOT_IN_LINES = ("train/rows",)
 
 
 def number(value: object) -> str:
@@ -109,10 +111,17 @@ def duration(seconds: float) -> str:
 
 
 def pairs(info: Mapping[str, Any], labels: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return `info` as (label, text): known keys first and in order, then the others under their own name."""
+    """Return `info` as (label, text): known keys first and in order, then the others; nothing empty."""
     known = [key for key in labels if key in info]
-    others = [key for key in info if key not in labels and key not in _QUIET_PLAN_KEYS]
-    return [(labels.get(key, key.replace("_", " ")), text_of(info[key])) for key in known + others]
+    others = [key for key in info if key not in labels and key not in _NOT_SHOWN]
+    shown = [key for key in known + others if info[key] not in (None, "", [], {}) and not _says_nothing(key, info)]
+    return [(labels.get(key, key.replace("_", " ")), text_of(info[key])) for key in shown]
+
+
+def _says_nothing(key: str, info: Mapping[str, Any]) -> bool:
+    if key == "trainable_parameters":
+        return bool(info[key] == info.get("parameters"))
+    return key == "short_window" and not info[key]
 
 
 def text_of(value: Any) -> str:
@@ -140,7 +149,11 @@ def _head(record: Record) -> str:
 
 
 def _values(record: Record) -> str:
-    return "  ".join(f"{name} {number(value)}" for name, value in record.values.items())
+    return "  ".join(
+        f"{name} {number(value)}"
+        for name, value in record.values.items()
+        if name not in _NOT_IN_LINES and (value or name != "train/skipped_steps")
+    )
 
 
 def _eval(record: Record) -> str:
@@ -171,7 +184,8 @@ def _rows(rows: Any) -> str:
 def _resume(record: Record) -> str:
     changes = record.info.get("changes") or []
     text = f"from step {record.info.get('from', record.step)}"
-    return text + "".join(f"; {change_text(change)}" for change in changes)
+    text += "".join(f"; {change_text(change)}" for change in changes)
+    return text + "".join(f"; {refused_text(entry)}" for entry in record.info.get("refused") or [])
 
 
 def change_text(change: Any) -> str:
@@ -181,6 +195,13 @@ def change_text(change: Any) -> str:
     was, now = text_of(change.get("was")), text_of(change.get("now"))
     rule = f" ({change['rule']})" if change.get("rule") else ""
     return f"{change.get('setting', '?')}: {was} -> {now}{rule}"
+
+
+def refused_text(entry: Any) -> str:
+    """Return one entry of a `resume` record's `refused` as `not used: FILE (reason)`."""
+    if isinstance(entry, list) and len(entry) == 2:
+        return f"not used: {entry[0]} ({entry[1]})"
+    return f"not used: {text_of(entry)}"
 
 
 def _stop(record: Record) -> str:
