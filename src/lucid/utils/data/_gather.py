@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,18 +79,21 @@ class Gather:
         take = [_taker(array) for array in self.arrays]
         if len(take) == 2:  # the usual pair, without a loop per batch
             first, second = take
-            for index in self._indices(order, start):
-                yield [first(index), second(index)]
+            for chunk in self._indices(order, start):
+                for index in chunk:
+                    yield [first(index), second(index)]
             return
-        for index in self._indices(order, start):
-            yield [one(index) for one in take]
+        for chunk in self._indices(order, start):
+            for index in chunk:
+                yield [one(index) for one in take]
 
     def _slices(self, order: Order, start: int) -> Iterator[list[Tensor]]:
         for batch in range(start, order.num_batches):
             first, end = order.span(batch)
             yield [_copy(array[first:end]) for array in self.arrays]
 
-    def _indices(self, order: Order, start: int) -> Iterator[Tensor]:
+    def _indices(self, order: Order, start: int) -> Iterator[Sequence[Tensor]]:
+        """Yield the index tensors of the batches, some hundred at a time: making them one by one costs more."""
         for first in range(start, order.num_batches, _CHUNK):
             last = min(first + _CHUNK, order.num_batches) - 1
             begin, end = order.span(first)[0], order.span(last)[1]
@@ -98,9 +102,9 @@ class Gather:
             if self.rows is not None:
                 index = self.rows[index]
             if order.batch_size is not None:
-                yield from torch.split(index, order.batch_size)
+                yield torch.split(index, order.batch_size)
             else:
-                yield from torch.split(index, [b - a for a, b in map(order.span, range(first, last + 1))])
+                yield torch.split(index, [b - a for a, b in map(order.span, range(first, last + 1))])
 
 
 def _copy(part: Any) -> Tensor:
@@ -111,8 +115,7 @@ def _taker(array: Any) -> Any:
     if isinstance(array, np.ndarray):
         return lambda index: torch.from_numpy(array[index.numpy()])
     if array.device.type == "cpu":
-        select = array.index_select
-        return lambda index: select(0, index)
+        return functools.partial(array.index_select, 0)
     return lambda index: array.index_select(0, index.to(array.device))
 
 

@@ -23,6 +23,7 @@ from lucid.errors import DataError
 from ._generators import OwnGenerators
 
 _LOW = 2**32 - 1  # NumPy's global generator takes 32 bits
+_ALL = 2**64 - 1
 
 
 class Ticket(NamedTuple):
@@ -61,6 +62,7 @@ class RowReader:
         self._at_once = not single and reads_at_once(dataset)
         self._seed_collate = collate_fn not in (default_collate, default_convert)
         self._epoch: int | None = None
+        self._row_seed = self._collate_seed = 0
         self._own: OwnGenerators | None = None
 
     def __getitem__(self, ticket: Ticket) -> Any:
@@ -92,28 +94,34 @@ class RowReader:
             DataError: if the data set or `collate_fn` raised; names the row, and the error is its cause.
         """
         if ticket.epoch != self._epoch:
-            self._epoch = ticket.epoch
-            if callable(getattr(self.dataset, "set_epoch", None)):
-                self.dataset.set_epoch(ticket.epoch)
+            self._begin(ticket.epoch)
         items = self._read_at_once(ticket) if self._at_once else self._read_rows(ticket)
         if self._seed_collate:
-            self._seed("collate", ticket, 0)
+            self._seed(self._collate_seed, ticket, 0)
         try:
             return self.collate_fn(items[0] if self.single else items)
         except Exception as error:
             raise DataError(f"collate_fn failed on {_place(ticket)}: {_text(error)}") from error
 
-    def _seed(self, use: str, ticket: Ticket, number: int) -> None:
-        seed = rng.derive(self.seed, use, ticket.epoch, *_name(ticket, number))
+    def _begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._row_seed = rng.derive(self.seed, "row", epoch)
+        self._collate_seed = rng.derive(self.seed, "collate", epoch)
+        if callable(getattr(self.dataset, "set_epoch", None)):
+            self.dataset.set_epoch(epoch)
+
+    def _seed(self, base: int, ticket: Ticket, number: int) -> None:
+        """Seed every stream by what a row is called: its key, and which time it comes in this epoch."""
+        seed = _mix(base, ticket.keys[number], ticket.repeats[number] if ticket.repeats else 0)
         seed_streams(seed)
-        own = self._owned()
+        own = self._own or self._owned()
         if own.found:
             own.seed(seed)
 
     def _read_rows(self, ticket: Ticket) -> list[Any]:
         items = []
         for number, key in enumerate(ticket.keys):
-            self._seed("row", ticket, number)
+            self._seed(self._row_seed, ticket, number)
             try:
                 items.append(self.dataset[key])
             except Exception as error:
@@ -122,7 +130,7 @@ class RowReader:
         return items
 
     def _read_at_once(self, ticket: Ticket) -> list[Any]:
-        self._seed("row", ticket, 0)
+        self._seed(self._row_seed, ticket, 0)
         try:
             items: list[Any] = self.dataset.__getitems__(ticket.keys)
         except Exception as error:
@@ -187,14 +195,19 @@ def pack_failure(error: DataError) -> Failure:
     return Failure(str(error), packed, trace)
 
 
-def _name(ticket: Ticket, number: int) -> tuple[int | str, ...]:
-    """What a row is called in seeds: its key, and which time it comes in this epoch if not the first."""
-    key = ticket.keys[number]
+def _mix(base: int, key: Any, again: int) -> int:
+    """Return the seed of a row; row numbers take the finalizer of splitmix64, ten times as fast as a digest.
+
+    Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", mix64variant13.
+    """
     if isinstance(key, list | tuple) and key:
         key = key[0]
-    name = key if type(key) is int else repr(key)
-    again = ticket.repeats[number] if ticket.repeats else 0
-    return (name, again) if again else (name,)
+    if type(key) is not int or again:
+        return rng.derive(base, key if type(key) is int else repr(key), again)
+    mixed = (base + (key + 1) * 0x9E3779B97F4A7C15) & _ALL
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _ALL
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _ALL
+    return mixed ^ (mixed >> 31)
 
 
 def _place(ticket: Ticket) -> str:

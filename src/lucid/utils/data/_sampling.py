@@ -55,8 +55,9 @@ class Sampling:
         Raises:
             DataError: if a sampler never ends.
         """
-        with rng.fork(self._order_seed(epoch)):
-            set_epoch(self.chain, epoch)
+        if any(hasattr(one, "set_epoch") for one in self.chain):
+            with rng.fork(self._order_seed(epoch)):
+                set_epoch(self.chain, epoch)
         return self._make(epoch, keep=True)
 
     @property
