@@ -21,7 +21,7 @@ import torch.optim
 from lucid.optim import clipping, lr_scheduler, schedules
 from lucid.optim.groups import describe_groups, param_groups
 from lucid.optim.lr_scheduler import build_scheduler, warmup_cosine
-from lucid.optim.optimizers import SGD, Adagrad, Adam, AdamW
+from lucid.optim.optimizers import SGD, Adagrad, Adam, AdamW, can_fuse
 from lucid.optim.schedules import Schedule
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "AdamW",
     "Schedule",
     "build_scheduler",
+    "can_fuse",
     "clipping",
     "describe_groups",
     "lr_scheduler",

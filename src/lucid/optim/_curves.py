@@ -162,7 +162,6 @@ def one_cycle(
     peak, last = warmup_ratio * total_steps - 1, float(total_steps - 1)
     if step <= peak:
         return _between(start_ratio, 1.0, step / peak if peak else 1.0)
-    peak = max(peak, 0.0)
     return _between(1.0, min_lr_ratio, 1.0 if last <= peak else min((step - peak) / (last - peak), 1.0))
 
 

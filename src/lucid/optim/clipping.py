@@ -56,9 +56,12 @@ def clip_by_value_(grads: list[Tensor], limit: float) -> None:
     """Limit every element of every gradient to [-limit, limit], in place.
 
     Args:
-        grads: gradients; of a sparse one, the values it stores.
+        grads: gradients; of a sparse one, repeated rows are added up first.
         limit: the limit, above 0.
     """
+    for grad in grads:
+        if grad.is_sparse and not grad.is_coalesced():
+            grad.copy_(grad.coalesce())
     for group in _groups([grad._values() if grad.is_sparse else grad for grad in grads]):
         torch._foreach_clamp_min_(group, -limit)
         torch._foreach_clamp_max_(group, limit)

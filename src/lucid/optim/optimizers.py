@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from lucid.errors import ConfigError
+from lucid.optim._direct import DirectStep
 
 
 class _ChoosesKernel(torch.optim.Optimizer):
@@ -52,10 +53,10 @@ class _ChoosesKernel(torch.optim.Optimizer):
 
     def _leave_fused(self) -> None:
         """Sparse gradients have no fused kernel, which the parameters could not tell."""
-        if getattr(self, "grad_scale", None) is not None:
+        if getattr(self, "found_inf", None) is not None:  # left here by GradScaler.step for the fused kernel
             name = type(self).__name__
             raise ConfigError(
-                f"{name} got sparse gradients still scaled by a GradScaler, which its fused kernel cannot take. "
+                f"{name} got sparse gradients from GradScaler.step, which counts on its fused kernel. "
                 f"Build it with {name}(..., fused=False)."
             )
         self._chose_fused = False
@@ -64,11 +65,11 @@ class _ChoosesKernel(torch.optim.Optimizer):
             group["fused"] = False
 
 
-class AdamW(_ChoosesKernel, torch.optim.AdamW):
+class AdamW(DirectStep, _ChoosesKernel, torch.optim.AdamW):
     """`torch.optim.AdamW`, fused where the parameters allow it and `fused`, `foreach` were left open."""
 
 
-class Adam(_ChoosesKernel, torch.optim.Adam):
+class Adam(DirectStep, _ChoosesKernel, torch.optim.Adam):
     """`torch.optim.Adam`, fused where the parameters allow it and `fused`, `foreach` were left open."""
 
 
