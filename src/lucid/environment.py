@@ -48,6 +48,11 @@ def comparable(environment: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
+def without_diff(environment: dict[str, Any]) -> dict[str, Any]:
+    """Return a description without the uncommitted diff, which stands beside the run once and not in each checkpoint."""
+    return {**environment, "git": {name: value for name, value in environment["git"].items() if name != "diff"}}
+
+
 def _git() -> dict[str, Any]:
     """Return commit and uncommitted diff of the folder that the process was started in; {} outside a repository."""
     commit = _run("git", "rev-parse", "HEAD")

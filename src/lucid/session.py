@@ -192,7 +192,7 @@ class Session:
             "callbacks": self.callbacks.state_dict(),
             "config": self.settings,
             "compared": self._compared(),
-            "environment": self.environment,
+            "environment": environment.without_diff(self.environment),
         }
 
     def _resume(self) -> bool:
