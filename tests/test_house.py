@@ -19,8 +19,9 @@ SRC = Path(lucid.__file__).parent
 FILES = sorted(path for path in SRC.rglob("*.py"))
 
 SPINE = (
-    "windows", "plan", "state", "losses", "callbacks", "step", "evaluation", "guard", "loop", "changes", "environment",
-    "signals", "session", "trainer", "run", "replay", "finders", "profiling", "verdict", "check",
+    "windows", "plan", "undo", "spikes", "state", "loss_rules", "losses", "callbacks", "tally", "step", "closures",
+    "evaluation", "guard", "loop", "changes", "environment", "signals", "session", "trainer", "run", "replay", "finders",
+    "profiling", "verdict", "check",
 )  # fmt: skip
 SHELVES = {
     "errors": 0,

@@ -12,7 +12,8 @@ from torch import nn
 from lucid import rng
 from lucid.amp import Precision
 from lucid.errors import DataError
-from lucid.losses import Output, Supervised
+from lucid.loss_rules import Count
+from lucid.losses import Loss, Output, Supervised
 from lucid.metrics import MetricSet
 from lucid.utils.data import Feed
 from lucid.windows import num_rows
@@ -65,8 +66,7 @@ def evaluate(
     if not isinstance(loader, Feed):
         loader = Feed(loader, seed=0, device=_device(model, device), role="eval")
     meters = MetricSet(metrics or {})
-    total: torch.Tensor | None = None
-    count: Any = 0
+    totals: dict[str, tuple[torch.Tensor, Count]] = {}
     with untouched(model):
         empty = True
         for batch in loader.batches(0):
@@ -76,18 +76,24 @@ def evaluate(
             with precision.autocast():
                 result = step(model, batch)
             if result.loss is not None:
-                value, number = result.loss.value, result.loss.num_targets(num_rows(batch))
-                share = torch.where(torch.as_tensor(number) > 0, value.double() * number, 0.0)
-                total = share if total is None else total + share
-                count = count + number
+                _add(totals, result.loss, num_rows(batch))
             if result.output is not None:
                 meters.update(result.output, result.target)
         if empty:
             raise DataError("the evaluation data has no batch: check the loader's data set and sampler.")
         values = {f"eval/{name}": value for name, value in meters.compute().items()}
-    if total is not None:
-        values = {"eval/loss": float(total / count), **values}
+    if totals:
+        values = {"eval/loss": float(sum(total / count for total, count in totals.values())), **values}
     return values
+
+
+def _add(totals: dict[str, tuple[torch.Tensor, Count]], loss: Loss, rows: int) -> None:
+    """Add a batch to the sum and the count of each mean that the loss is made of; most are one."""
+    for name, term in (loss.terms or {"": loss}).items():
+        number = term.num_targets(rows)
+        share = torch.where(torch.as_tensor(number) > 0, term.value.double() * number, 0.0)
+        total, count = totals.get(name, (torch.zeros_like(share), 0))
+        totals[name] = (total + share, count + number)
 
 
 @contextmanager

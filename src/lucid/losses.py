@@ -1,7 +1,7 @@
 """From a batch to its loss: the forward half of a micro-batch, and over how many targets the loss is a mean.
 
 A window of several micro-batches is one big batch only if each loss weighs as much as the targets that it is a mean
-over. This module knows that number for torch's own losses and for transformers models; any other loss is a mean over
+over. `loss_rules` knows that number for torch's own losses and for transformers models; any other loss is a mean over
 rows, unless the user's `train_step` returns `(sum, count)`.
 """
 
@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lucid.errors import LossError
-
-Count = int | Tensor
+from lucid.loss_rules import Count, check_fit, count_rule, label_count
 
 
 @dataclass(slots=True)
@@ -26,9 +24,11 @@ class Loss:
     value: Tensor
     count: Count | None = None
     """None: the rows of the batch, unless `counter` says better."""
-    parts: dict[str, Tensor] | None = None
+    parts: dict[str, Loss] | None = None
     counter: Callable[[], Count] | None = None
     """Counts the targets when the number is needed: with one micro-batch per step it seldom is."""
+    terms: dict[str, Loss] | None = None
+    """The means over different counts that `value` is the sum of. None: it is one mean."""
 
     def num_targets(self, rows: int) -> Count:
         """Return the number of targets, from a batch of so many rows."""
@@ -106,11 +106,7 @@ class Supervised:
         value = getattr(result, "loss", None)
         if value is None:
             return Output(output, labels)
-        count: Count | None = None
-        if isinstance(labels, Tensor) and labels.dim() > 1 and not labels.is_floating_point():
-            shifted = labels[..., 1:] if "CausalLM" in type(model).__name__ else labels
-            count = (shifted != -100).sum()
-        return Output(output, labels, Loss(value, count))
+        return Output(output, labels, Loss(value, label_count(model, labels)))
 
 
 class UserStep:
@@ -148,23 +144,44 @@ class UserStep:
 
 
 def as_loss(result: Any) -> Loss:
-    """Turn what a user's step returned into a `Loss`."""
+    """Turn what a user's step returned into a `Loss`.
+
+    Raises:
+        LossError: if it is none of: a 0-d loss, (sum, count), a dict of these.
+    """
     if isinstance(result, Tensor):
         return Loss(result)
     if isinstance(result, Loss):
         return result
     if isinstance(result, Mapping) and result:
-        parts = {name: as_loss(value) for name, value in result.items()}
-        logged = {name: part.value.detach() for name, part in parts.items() if name != "loss"}
-        if "loss" in parts:
-            return Loss(parts["loss"].value, parts["loss"].count, logged)
-        return Loss(_sum([part.value for part in parts.values()]), None, logged)
+        return _joint({str(name): as_loss(value) for name, value in result.items()})
     if _is_sum_and_count(result):
         total, count = result
-        return Loss(total / max(count, 1) if isinstance(count, int) else total / count.clamp(min=1), count)
+        if not isinstance(count, Tensor) and count < 0:
+            raise LossError(f"the count of a (sum, count) loss must be at least 0, got {count}.")
+        # Never 0 / 0: a micro-batch without targets weighs nothing in its window.
+        return Loss(total / (count.where(count > 0, 1) if isinstance(count, Tensor) else count or 1), count)
     raise LossError(
         f"train_step must return a 0-d loss, (sum, count), or a dict of losses, got {type(result).__name__}."
     )
+
+
+def _joint(parts: dict[str, Loss]) -> Loss:
+    """Return what a dict of losses minimises: its "loss", or the sum of all, each a mean over its own count."""
+    logged = {name: Loss(part.value.detach(), part.count) for name, part in parts.items() if name != "loss"}
+    if "loss" in parts:
+        main = parts["loss"]
+        return Loss(main.value, main.count, logged, terms=main.terms)
+    losses = list(parts.values())
+    value = sum((part.value for part in losses[1:]), losses[0].value)
+    if all(part.count is losses[0].count and part.terms is None for part in losses):
+        return Loss(value, losses[0].count, logged)
+    terms: dict[str, Loss] = {}
+    for name, part in parts.items():
+        if part.count is None and part.terms is None:  # means over rows have one count in common
+            name, part = "", Loss(part.value + terms[""].value if "" in terms else part.value)
+        terms.update({f"{name}.{inner}": term for inner, term in part.terms.items()} if part.terms else {name: part})
+    return Loss(value, None, logged, terms=terms)
 
 
 def checked(loss: Loss) -> Loss:
@@ -172,8 +189,8 @@ def checked(loss: Loss) -> Loss:
     value = loss.value
     if not isinstance(value, Tensor):
         raise LossError(f"the loss must be a 0-d tensor, got {type(value).__name__}.")
-    if value.dim() != 0 and value.numel() != 1:
-        raise LossError(f"the loss must be a scalar, got shape {tuple(value.shape)}: take its mean over the rows.")
+    if value.dim() != 0:
+        raise LossError(f"the loss must be a scalar, got shape {tuple(value.shape)}: take its mean() over the rows.")
     if not value.requires_grad:
         raise LossError(
             "the loss has no graph, so nothing can be learned from it: it must be computed from the model's output "
@@ -182,20 +199,13 @@ def checked(loss: Loss) -> Loss:
     return loss
 
 
-def _sum(values: list[Tensor]) -> Tensor:
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total
-
-
 def _is_sum_and_count(result: Any) -> bool:
     return (
         isinstance(result, tuple)
         and len(result) == 2
         and isinstance(result[0], Tensor)
         and result[0].numel() == 1
-        and (isinstance(result[1], int) or (isinstance(result[1], Tensor) and result[1].numel() == 1))
+        and (isinstance(result[1], int | float) or (isinstance(result[1], Tensor) and result[1].numel() == 1))
     )
 
 
@@ -207,86 +217,3 @@ def _pair(batch: Any) -> tuple[Any, Any]:
             f"{type(batch).__name__}{size}. Pass train_step=, a function of (model, batch) that returns the loss."
         )
     return batch[0], batch[1]
-
-
-def count_rule(loss: Any) -> tuple[str, Callable[[Any, Any], Count] | None]:
-    """Return over what a loss is a mean, in words, and the function that counts it (None: rows)."""
-    if loss is F.cross_entropy:
-        return "targets that are not ignore_index=-100", lambda output, target: _class_count(target, -100, None)
-    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and loss.reduction == "mean":
-        index, weight = loss.ignore_index, loss.weight
-        words = f"targets that are not ignore_index={index}" + (", by class weight" if weight is not None else "")
-        return words, lambda output, target: _class_count(target, index, weight)
-    elementwise = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss, nn.BCELoss)
-    functions = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy_with_logits)
-    if loss in functions or isinstance(loss, elementwise):
-        return "elements of the target", lambda output, target: int(target.numel())
-    if loss is None:
-        return "what the model computes, over its labels", None
-    return "rows of the batch", None
-
-
-def _class_count(target: Tensor, ignore_index: int, weight: Tensor | None) -> Count:
-    if target.is_floating_point():  # class probabilities: a mean over rows
-        return int(target.numel() // target.shape[1]) if target.dim() > 1 else 1
-    if weight is not None:
-        valid = target != ignore_index
-        return (weight[target.where(valid, 0)] * valid).sum()
-    return (target != ignore_index).sum()
-
-
-def check_fit(loss: Any, output: Any, target: Any) -> None:
-    """Raise `LossError` where output and target cannot fit this loss, with both shapes and the usual cure."""
-    if not isinstance(output, Tensor) or not isinstance(target, Tensor):
-        return
-    got = f"output {_describe(output)}, target {_describe(target)}"
-    if loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):
-        _check_classes(loss, output, target, got)
-    elif loss in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss) or isinstance(
-        loss, nn.MSELoss | nn.L1Loss | nn.SmoothL1Loss | nn.HuberLoss
-    ):
-        if output.shape != target.shape:
-            raise LossError(
-                f"output and target must have one shape for {_name(loss)}, got {got}: torch would broadcast them to a "
-                "wrong loss. Usually output.squeeze(-1) or target.unsqueeze(-1) is meant."
-            )
-        if not target.is_floating_point():
-            raise LossError(f"the target must be floating point for {_name(loss)}, got {got}: use target.float().")
-
-
-def _check_classes(loss: Any, output: Tensor, target: Tensor, got: str) -> None:
-    if output.dim() < 2 and target.dim() == 1 and output.shape == target.shape:
-        raise LossError(
-            f"cross-entropy needs one output per class, (rows, classes), got {got}. "
-            "For two classes in one output use binary_cross_entropy_with_logits."
-        )
-    if target.is_floating_point():
-        if target.shape != output.shape:
-            raise LossError(
-                f"cross-entropy needs class numbers (int64) or one probability per class, got {got}: use target.long()."
-            )
-        return
-    if target.dim() == output.dim() and target.shape[-1] == 1:
-        raise LossError(f"class numbers must have shape (rows,), got {got}: use target.squeeze(-1).")
-    expected = (output.shape[0], *output.shape[2:])
-    if tuple(target.shape) != expected:
-        raise LossError(
-            f"cross-entropy takes output (rows, classes, ...) and target {expected}, got {got}. "
-            "For sequences flatten both: output.flatten(0, 1), target.flatten()."
-        )
-    classes, ignore = output.shape[1], getattr(loss, "ignore_index", -100)
-    wrong = ((target < 0) | (target >= classes)) & (target != ignore)
-    if wrong.any():
-        row = int(wrong.nonzero()[0][0])
-        raise LossError(
-            f"class numbers must lie in [0, {classes}) as the model has {classes} outputs, got "
-            f"{int(target[wrong][0])} in row {row} of the batch."
-        )
-
-
-def _describe(value: Tensor) -> str:
-    return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
-
-
-def _name(loss: Any) -> str:
-    return getattr(loss, "__name__", type(loss).__name__)

@@ -17,10 +17,12 @@ from lucid.errors import ConfigError, LossError
 from lucid.evaluation import evaluate
 from lucid.loop import accept, end_step, is_eval_due, is_over
 from lucid.loop import count as count_step
-from lucid.losses import Count, Loss, Supervised, checked
+from lucid.loss_rules import Count
+from lucid.losses import Loss, Supervised, checked
 from lucid.session import Result, Session
 from lucid.state import TrainState
-from lucid.step import Tally, update
+from lucid.step import update
+from lucid.tally import Tally
 from lucid.trainer import Trainer
 from lucid.windows import Window
 
@@ -178,7 +180,7 @@ class Run:
                 return
             if window.start == 0:
                 services.callbacks.on_epoch_start(state)
-            self._window, self._tally, self._is_stepped = window, Tally(window), False
+            self._window, self._tally, self._is_stepped = window, Tally(state, window), False
             try:
                 for number, batch in enumerate(window.batches, 1):
                     yield batch

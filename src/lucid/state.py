@@ -16,6 +16,7 @@ from lucid import rng
 from lucid.amp import Precision
 from lucid.config import TrainConfig
 from lucid.errors import ConfigError, MismatchError, nearest
+from lucid.undo import Buffers
 from lucid.windows import Progress
 
 Scheduler = LRScheduler | ReduceLROnPlateau
@@ -51,6 +52,7 @@ class Meters:
     norms: list[torch.Tensor] = field(default_factory=list)
     counts: list[Any] = field(default_factory=list)
     parts: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    """Mean and count of each logged part of each step, `(2,)`."""
 
     # Without a log record for long, results are folded so that memory does not grow with steps.
     LIMIT = 1024
@@ -69,7 +71,7 @@ class Meters:
         """Return the means since the last read in one copy to the host, and start anew."""
         if not self.losses:
             return {"train/loss": math.nan, "train/grad_norm": math.nan}
-        names = ["train/loss", "train/grad_norm", *(f"train/{name}" for name in (self.parts[0] if self.parts else ()))]
+        names = ["train/loss", "train/grad_norm", *(f"train/{name}" for name in self._part_names())]
         values = dict(zip(names, torch.stack(self._means()).tolist(), strict=True))
         self.losses, self.norms, self.counts, self.parts = [], [], [], []
         return values
@@ -79,9 +81,13 @@ class Meters:
         total = counts.sum()
         means = [(torch.stack(self.losses).double() * counts).sum() / total]
         means.append(torch.stack(self.norms).double().mean())
-        for name in self.parts[0] if self.parts else ():
-            means.append(torch.stack([part[name] for part in self.parts]).double().mean())
+        for name in self._part_names():
+            found = torch.stack([part[name] for part in self.parts if name in part])
+            means.append((found[:, 0].where(found[:, 1] > 0, 0.0) * found[:, 1]).sum() / found[:, 1].sum())
         return means
+
+    def _part_names(self) -> list[str]:
+        return list(dict.fromkeys(name for part in self.parts for name in part))
 
     def _counts(self) -> torch.Tensor:
         device = self.losses[0].device
@@ -92,9 +98,11 @@ class Meters:
     def _fold(self) -> None:
         """Replace the results by their mean, which weighs as much as they did together."""
         counts, (loss, norm, *parts) = self._counts(), self._means()
-        names = list(self.parts[0]) if self.parts else []
+        names = self._part_names()
+        totals = [torch.stack([part[name][1] for part in self.parts if name in part]).sum() for name in names]
+        folded = [torch.stack([part, total]) for part, total in zip(parts, totals, strict=True)]
         self.losses, self.norms, self.counts = [loss.float()], [norm.float()], [counts.sum()]
-        self.parts = [dict(zip(names, parts, strict=True))] if names else []
+        self.parts = [dict(zip(names, folded, strict=True))] if names else []
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next record will be made of."""
@@ -122,16 +130,21 @@ class TrainState:
     progress: Progress = field(default_factory=Progress)
     meters: Meters = field(default_factory=Meters)
     best: Best = field(init=False)
+    buffers: Buffers = field(init=False)
     metrics: dict[str, float] = field(default_factory=dict)
     """Values of the last evaluation."""
     stop_reason: str | None = None
     interrupt: str | None = None
     """Why the run must be left soon and gone on with later: a signal or the time limit."""
+    saved_step: int | None = None
+    """Step of the last checkpoint of this process, or of the one it went on from: an interrupted run is left there."""
+    save_requested: bool = False
     _parameters: list[nn.Parameter] = field(default_factory=list)
     _num_groups: int = -1
 
     def __post_init__(self) -> None:
         self.best = Best(self.config.monitor_mode)
+        self.buffers = Buffers(self.model)
 
     @property
     def step(self) -> int:
@@ -146,6 +159,10 @@ class TrainState:
     def request_stop(self, reason: str) -> None:
         """Ask the loop to end the run after this step, as finished: it is evaluated, saved and logged."""
         self.stop_reason = self.stop_reason or reason
+
+    def request_save(self) -> None:
+        """Ask the loop for a checkpoint at the end of this step."""
+        self.save_requested = True
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters of every group of every optimizer, groups added in mid-run included."""
@@ -188,6 +205,7 @@ class TrainState:
             "meters": self.meters.state_dict(),
             "best": asdict(self.best),
             "metrics": dict(self.metrics),
+            "stop_reason": self.stop_reason,
         }
 
     def load_state_dict(self, tree: dict[str, Any]) -> None:
@@ -208,6 +226,8 @@ class TrainState:
         _set_fields(self.best, tree["best"])
         self.meters.load_state_dict(tree["meters"])
         self.metrics = dict(tree["metrics"])
+        # A finished run that is made longer goes on; one that was interrupted while it was about to end still ends.
+        self.stop_reason = None if self.progress.finished else tree.get("stop_reason")
         rng.restore(tree["rng"])
 
 
@@ -264,6 +284,18 @@ def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
             "for example in a callback's `load_state_dict`."
         )
     optimizer.load_state_dict(saved)
+    _keep_dtypes(optimizer, saved)
+
+
+def _keep_dtypes(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Undo the cast of torch's `load_state_dict`, which gives state the dtype of its parameter, whatever it had."""
+    indices = (index for group in saved["param_groups"] for index in group["params"])
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    for index, parameter in zip(indices, parameters, strict=True):
+        for name, value in saved["state"].get(index, {}).items():
+            live = optimizer.state[parameter].get(name)
+            if isinstance(value, torch.Tensor) and isinstance(live, torch.Tensor) and live.dtype != value.dtype:
+                optimizer.state[parameter][name] = value.to(live.device)
 
 
 def _set_fields(target: Any, values: dict[str, Any]) -> None:

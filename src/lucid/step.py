@@ -1,10 +1,10 @@
 """One step: forward and backward over the micro-batches of a window, then clip, update and schedule.
 
-    for batch in window:
-        loss = forward(model, batch)            # under autocast
-        scale(share of loss).backward()         # a plain call
-    unscale once; one denominator for the window; norm; guard; clip once
-    optimizers step, schedules step             # or nothing at all, if the guard found NaN or inf
+for batch in window:
+    loss = forward(model, batch)            # under autocast
+    scale(share of loss).backward()         # a plain call
+unscale once; one denominator for the window; norm; guard; clip once
+optimizers step, schedules step             # or nothing at all, if the guard found NaN or inf
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lucid.losses import Count, Loss
+from lucid.loss_rules import Count
+from lucid.losses import Loss
 from lucid.optim.clipping import clip_adaptive_, clip_by_norm_, clip_by_value_, grad_norm
 from lucid.state import TrainState
-from lucid.windows import Window, num_rows
+from lucid.tally import Tally
+from lucid.windows import Window
 
 Forward = Callable[[nn.Module, Any], Loss]
 
@@ -32,6 +34,7 @@ class StepResult:
     grad_norm: Tensor
     count: Count
     parts: dict[str, Tensor] | None = None
+    """Mean and count of each logged part, `(2,)`."""
     skipped: str | None = None
     """Why the step was left out; None if it was done."""
     micro_losses: list[Tensor] = field(default_factory=list)
@@ -49,96 +52,23 @@ class TrainStep:
 
     def __call__(self, state: TrainState, window: Window) -> StepResult:
         """Do one step over the window."""
-        precision, tally = state.precision, Tally(window)
+        precision, tally = state.precision, Tally(state, window)
         for batch in window.batches:
             with precision.autocast():
                 loss = self.forward(state.model, batch)
-            precision.scale(tally.share(loss, batch)).backward()
+            precision.scale(tally.share(loss)).backward()
         return update(state, tally)
-
-
-class Tally:
-    """Makes the losses of a window's micro-batches one mean over all their targets.
-
-    Equal shares are known before the first backward. Where counts differ, each loss weighs by its count against the
-    first one's, and `correction` puts the sum right once all are known: the gradient is that of the one big batch.
-    """
-
-    __slots__ = ("_counts", "_first", "_losses", "_only", "_rows", "_size", "parts")
-
-    def __init__(self, window: Window) -> None:
-        self._size = len(window.batches)
-        self._rows = [num_rows(batch) for batch in window.batches]
-        self._losses: list[Tensor] = []
-        self._counts: list[Count] = []
-        self._first: Count = 1
-        self._only: Loss | None = None
-        self.parts: list[dict[str, Tensor]] = []
-
-    def share(self, loss: Loss, batch: Any = None) -> Tensor:
-        """Take the loss of the next micro-batch; return what to call `backward` on."""
-        value, rows = loss.value, self._rows[len(self._losses)]
-        if loss.parts:
-            self.parts.append(loss.parts)
-        self._losses.append(value.detach())
-        if self._size == 1:
-            self._counts.append(rows if loss.count is None else loss.count)
-            self._only = loss
-            return value
-        count = loss.num_targets(rows)
-        self._counts.append(count)
-        if len(self._counts) == 1:
-            self._first = count.clamp(min=1) if isinstance(count, Tensor) else max(count, 1)
-            return value
-        return value if isinstance(count, int) and count == self._first else value * (count / self._first)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether every micro-batch of the window was taken."""
-        return len(self._losses) == self._size
-
-    @property
-    def losses(self) -> list[Tensor]:
-        """Mean loss of each micro-batch so far."""
-        return self._losses
-
-    def result(self) -> tuple[Tensor, Count, Count | float | None]:
-        """Return the window's mean loss, its count, and the factor that the gradients still need (None: none)."""
-        if self._size == 1:
-            return self._losses[0], self._counts[0], None
-        total = sum(self._counts)
-        losses = torch.stack(self._losses)
-        if isinstance(total, int):
-            weights = torch.tensor(self._counts, dtype=losses.dtype, device=losses.device)
-        else:
-            weights = torch.stack([torch.as_tensor(c, dtype=losses.dtype, device=losses.device) for c in self._counts])
-        # A micro-batch without a valid target has a NaN mean that weighs nothing.
-        mean = torch.where(weights > 0, losses * weights, torch.zeros_like(losses)).sum() / total
-        return mean, total, self._first / total if total is not None else None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the window has no valid target at all (a host read; only asked when a step was left out)."""
-        only = self._only
-        return int(sum(self._counts) if only is None else only.num_targets(self._rows[0])) == 0
-
-    def mean_parts(self) -> dict[str, Tensor] | None:
-        """Return the mean of each logged part over the micro-batches."""
-        if not self.parts:
-            return None
-        return {name: torch.stack([part[name].float() for part in self.parts]).mean() for name in self.parts[0]}
 
 
 @torch.no_grad()
 def update(state: TrainState, tally: Tally) -> StepResult:
     """Finish a window whose gradients are there: unscale, clip, guard, step, schedule.
 
-    A step that the guard leaves out changes neither weights, moments, the optimizers' counts nor the schedules.
+    A step that the guard leaves out changes no weight, buffer, moment, count of an optimizer or schedule.
     """
-    parameters = state.parameters()
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    state.precision.unscale(state.optimizers)
     loss, count, correction = tally.result()
+    gradients = [parameter.grad for parameter in state.parameters() if parameter.grad is not None]
+    state.precision.unscale(state.optimizers)
     if correction is not None:
         torch._foreach_mul_(gradients, correction)
     norm = grad_norm(gradients)
@@ -148,6 +78,7 @@ def update(state: TrainState, tally: Tally) -> StepResult:
             optimizer.step()
         state.step_schedulers()
     else:
+        state.buffers.restore()
         result.skipped = _why(state, tally)
     state.precision.update()
     return result
