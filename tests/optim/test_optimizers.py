@@ -62,7 +62,9 @@ def test_leaves_a_choice_given_by_place_alone() -> None:
     assert (optimizer.param_groups[0]["foreach"], optimizer.param_groups[0]["fused"]) == (True, None)
 
 
-@pytest.mark.parametrize("kind", ["tensors", "named", "groups", "named groups", "one tensor in a group"])
+@pytest.mark.parametrize(
+    "kind", ["tensors", "named", "groups", "named groups", "one tensor in a group", "generator in a group"]
+)
 def test_takes_parameters_in_every_form(kind: str) -> None:
     """Whatever torch takes as parameters is looked through for the choice, generators included."""
     layer = nn.Linear(4, 2)
@@ -72,9 +74,11 @@ def test_takes_parameters_in_every_form(kind: str) -> None:
         "groups": iter([{"params": [layer.weight]}, {"params": [layer.bias], "lr": 0.5}]),
         "named groups": [{"params": list(layer.named_parameters())}],
         "one tensor in a group": [{"params": layer.weight}, {"params": layer.bias}],
+        "generator in a group": [{"params": layer.parameters()}],
     }
     optimizer = optim.AdamW(forms[kind], lr=0.1)
     assert {group["fused"] for group in optimizer.param_groups} == {True}
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 2
     train(optimizer, layer)
 
 
