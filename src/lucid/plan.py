@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lucid.config import Every, TrainConfig
@@ -24,24 +24,23 @@ class Plan:
     eval_every: Every
     save_every: Every
     has_eval: bool = True
+    steps_per_epoch: int | None = field(init=False)
+    """Windows per epoch, a short last one included."""
+    total_steps: int | None = field(init=False)
+    """Steps of the whole run."""
 
-    @property
-    def steps_per_epoch(self) -> int | None:
-        """Windows per epoch, a short last one included."""
-        return None if self.batches_per_epoch is None else -(-self.batches_per_epoch // self.accumulation)
+    def __post_init__(self) -> None:
+        batches, total = self.batches_per_epoch, self.max_steps
+        per_epoch = None if batches is None else -(-batches // self.accumulation)
+        if per_epoch is not None:
+            total = self.epochs * per_epoch if total is None else min(self.epochs * per_epoch, total)
+        object.__setattr__(self, "steps_per_epoch", per_epoch)  # the loop asks for both at every step
+        object.__setattr__(self, "total_steps", total)
 
     @property
     def short_window(self) -> int:
         """Micro-batches in the short last window of an epoch; 0 if all windows are whole."""
         return 0 if self.batches_per_epoch is None else self.batches_per_epoch % self.accumulation
-
-    @property
-    def total_steps(self) -> int | None:
-        """Steps of the whole run."""
-        if self.steps_per_epoch is None:
-            return self.max_steps
-        total = self.epochs * self.steps_per_epoch
-        return total if self.max_steps is None else min(total, self.max_steps)
 
     def is_due(self, every: Every, step: int, last_in_epoch: bool, last: bool) -> bool:
         """Whether something that happens `every` so often happens after this step; the last step is always due."""

@@ -166,7 +166,9 @@ class TrainState:
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters of every group of every optimizer, groups added in mid-run included."""
-        num_groups = sum(len(optimizer.param_groups) for optimizer in self.optimizers)
+        num_groups = 0
+        for optimizer in self.optimizers:
+            num_groups += len(optimizer.param_groups)
         if num_groups != self._num_groups:
             self._num_groups = num_groups
             self._parameters = [

@@ -11,7 +11,7 @@ from lucid.errors import LossError
 from lucid.loss_rules import Count
 from lucid.losses import Loss
 from lucid.state import TrainState
-from lucid.windows import Window, num_rows
+from lucid.windows import Window
 
 
 class Tally:
@@ -25,26 +25,28 @@ class Tally:
         window: the micro-batches.
     """
 
-    __slots__ = ("_apart", "_counts", "_first", "_losses", "_only", "_parts", "_rows", "_size", "_state")
+    __slots__ = ("_apart", "_counts", "_first", "_only", "_parts", "_rows", "_size", "_state", "losses")
 
     def __init__(self, state: TrainState, window: Window) -> None:
         self._state = state
         self._size = len(window.batches)
-        self._rows = [num_rows(batch) for batch in window.batches]
-        self._losses: list[Tensor] = []
+        self._rows = window.rows
+        self.losses: list[Tensor] = []
+        """Mean loss of each micro-batch so far."""
         self._counts: list[Count] = []
         self._first: Count = 1
         self._only: Loss | None = None
         self._apart: Apart | None = None
         self._parts: list[tuple[int, dict[str, Loss]]] = []
-        state.buffers.keep()
+        if state.buffers.any:
+            state.buffers.keep()
 
     def share(self, loss: Loss) -> Tensor:
         """Take the loss of the next micro-batch; return what to call `backward` on."""
-        value, rows = loss.value, self._rows[len(self._losses)]
+        value, rows = loss.value, self._rows[len(self.losses)]
         if loss.parts:
             self._parts.append((rows, loss.parts))
-        self._losses.append(value.detach())
+        self.losses.append(value.detach())
         if self._size == 1:
             self._only = loss
             self._counts.append(rows if loss.count is None else loss.count)
@@ -59,7 +61,7 @@ class Tally:
 
     def _share_apart(self, loss: Loss, rows: int) -> Tensor:
         if self._apart is None:
-            if len(self._losses) > 1:
+            if len(self.losses) > 1:
                 raise LossError(
                     "train_step must return the same kinds of losses for every micro-batch of a step, got parts with "
                     f"counts of their own ({', '.join(loss.terms or ())}) after a micro-batch without."
@@ -71,20 +73,15 @@ class Tally:
     @property
     def is_full(self) -> bool:
         """Whether every micro-batch of the window was taken."""
-        return len(self._losses) == self._size
-
-    @property
-    def losses(self) -> list[Tensor]:
-        """Mean loss of each micro-batch so far."""
-        return self._losses
+        return len(self.losses) == self._size
 
     def result(self) -> tuple[Tensor, Count, Count | None]:
         """Return the window's mean loss, its count, and the factor that the gradients still need (None: none)."""
         if self._apart is not None:
             return self._apart.join(), sum(self._counts), None
         if self._size == 1:
-            return self._losses[0], self._counts[0], None
-        mean, total = weighted_mean(self._losses, self._counts)
+            return self.losses[0], self._counts[0], None
+        mean, total = weighted_mean(self.losses, self._counts)
         return mean, total, self._first / total if isinstance(total, Tensor) or total else math.nan
 
     @property

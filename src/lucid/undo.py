@@ -20,14 +20,14 @@ class Buffers:
 
     def __init__(self, model: nn.Module) -> None:
         self._places = [(module._buffers, name) for module in model.modules() for name in module._buffers]
+        self.any = bool(self._places)
+        """Whether there are buffers at all."""
         self._seen: list[tuple[Tensor | None, int]] | None = None
         self._moving: set[int] = set(range(len(self._places)))
         self._kept: list[tuple[int, Tensor]] = []
 
     def keep(self) -> None:
         """Remember the buffers as they are: the forward passes of a window follow."""
-        if not self._places:
-            return
         now: list[tuple[Tensor | None, int]] = []
         for buffers, name in self._places:
             tensor = buffers.get(name)

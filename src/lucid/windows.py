@@ -49,11 +49,19 @@ class Window:
     """Whether it is the last window of its epoch."""
     data_state: dict[str, Any] = field(default_factory=dict)
     """State of a streaming data set after this window; empty where position is arithmetic."""
+    _rows: list[int] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[int]:
+        """Rows of each micro-batch."""
+        if not self._rows:
+            self._rows = [num_rows(batch) for batch in self.batches]
+        return self._rows
 
     @property
     def num_rows(self) -> int:
         """Rows in all micro-batches of the window."""
-        return sum(map(num_rows, self.batches))
+        return sum(self.rows)
 
 
 def windows(feed: Feed, progress: Progress, size: int, epochs: int | None = None) -> Iterator[Window]:
@@ -96,9 +104,7 @@ def _epoch(feed: Feed, epoch: int, start: int, size: int) -> Iterator[Window]:
         yield Window(batch_list, epoch, start - len(batch_list), start >= total, feed.state_dict())
 
 
-def _epoch_of_unknown_length(
-    feed: Feed, batches: Iterator[Any], epoch: int, start: int, size: int
-) -> Iterator[Window]:
+def _epoch_of_unknown_length(feed: Feed, batches: Iterator[Any], epoch: int, start: int, size: int) -> Iterator[Window]:
     """Look one window ahead to know which is the last; the state handed on is the one before the look."""
     held: Window | None = None
     while batch_list := list(islice(batches, size)):
