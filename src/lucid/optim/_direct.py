@@ -1,6 +1,6 @@
 """The step of Adam and AdamW without the Python around torch's fused kernel.
 
-Torch's own step spends 50 of its 70 microseconds on things that matter only to whoever watches or extends the optimizer:
+Torch's own step spends 50 of its 70 microseconds on what matters only to whoever watches or extends the optimizer:
 hooks, profiler labels, sorting of tensors by device. Where nobody does and all tensors of a group are of one kind, the
 kernel is called at once: the same call with the same numbers. In every other case torch's step does the work.
 """
@@ -56,7 +56,7 @@ def _is_watched(self: Any) -> bool:
         or self._optimizer_step_post_hooks
         or optimizer._global_optimizer_pre_hooks
         or optimizer._global_optimizer_post_hooks
-        or torch.autograd._profiler_enabled()
+        or torch._C._autograd._profiler_enabled()
         or torch.compiler.is_compiling()
         or getattr(self, "found_inf", None) is not None
         or getattr(self, "grad_scale", None) is not None

@@ -7,7 +7,7 @@ are torch's; only the choice of kernel is made here, and only if the caller made
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ class _ChoosesKernel(torch.optim.Optimizer):
     _chose_fused = False
 
     def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        params = list(params)
+        params = [_listed(item) for item in params]
         given = inspect.signature(super().__init__).bind_partial(params, *args, **kwargs).arguments
         is_open = given.get("fused") is None and given.get("foreach") is None
         self._chose_fused = (
@@ -90,6 +90,13 @@ def can_fuse(params: Iterable[Any]) -> bool:
     kinds = {"cpu", *_get_fused_kernels_supported_devices()}
     tensors = list(_tensors(params))
     return bool(tensors) and all(p.device.type in kinds and torch.is_floating_point(p) for p in tensors)
+
+
+def _listed(item: Any) -> Any:
+    """Return a group with a list where its parameters come from a generator, which can be read only once."""
+    if isinstance(item, dict) and isinstance(item.get("params"), Iterator):
+        return {**item, "params": list(item["params"])}
+    return item
 
 
 def _tensors(params: Iterable[Any]) -> Iterable[Tensor]:
