@@ -9,6 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from lucid.errors import ResumeError
+from lucid.state import TrainState
 
 # Rules, by the beginning of a setting's name; the longest that fits counts.
 TAKES_EFFECT = "takes effect"
@@ -39,12 +40,16 @@ _RULES = {
     "data.num_workers": TAKES_EFFECT,
     "data.eval_batch_size": TAKES_EFFECT,
     "data.": REFUSED,
+    "callbacks.": INEXACT,
     "environment.": INEXACT,
     "run.": TAKES_EFFECT,
     "run_dir": TAKES_EFFECT,
     "name": TAKES_EFFECT,
     "": REFUSED,
 }
+
+# Options of torch's optimizers that choose how, not what, is computed.
+_KERNELS = ("fused", "foreach", "capturable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,8 @@ class Change:
 
 def rule_for(setting: str) -> str:
     """Return the rule of a setting: `TAKES_EFFECT`, `INEXACT` or `REFUSED`."""
+    if setting.startswith("optimizer.") and setting.rpartition(".")[2] in _KERNELS:
+        return INEXACT
     return _RULES[max((start for start in _RULES if setting.startswith(start)), key=len)]
 
 
@@ -118,15 +125,48 @@ def optimizer_settings(optimizers: tuple[Optimizer, ...]) -> dict[str, Any]:
             for name, value in group.items():
                 if name in ("params", "initial_lr") or (name == "lr" and "initial_lr" in group):
                     continue
-                if name in _MOVED_BY_SCHEDULES:
-                    continue
                 flat[f"{place}{name}"] = _plain(value)
             flat[f"{place}lr"] = _plain(group.get("initial_lr", group["lr"]))
     return flat
 
 
-# One-cycle and our own schedules move these besides the learning rate; their own settings say how.
-_MOVED_BY_SCHEDULES = ("momentum", "betas", "max_momentum", "base_momentum", "max_lr", "min_lr", "fused", "foreach")
+def hyperparameters(optimizers: tuple[Optimizer, ...]) -> list[list[dict[str, Any]]]:
+    """Return the settings of each group of each optimizer, without its parameters."""
+    return [
+        [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+        for optimizer in optimizers
+    ]
+
+
+def set_hyperparameters(state: TrainState, changes: list[Change], now: list[list[dict[str, Any]]]) -> None:
+    """Let accepted changes of optimizer settings take effect in a state that was just loaded.
+
+    A new learning rate scales what the schedule has made of the old one, so the schedule goes on with it.
+
+    Args:
+        state: as the checkpoint has it.
+        changes: all that differs.
+        now: what `hyperparameters` returned before the load.
+    """
+    changed = {change.setting.rpartition(".")[2] for change in changes if change.setting.startswith("optimizer.")}
+    for optimizer, groups in zip(state.optimizers, now, strict=True):
+        for group, values in zip(optimizer.param_groups, groups, strict=False):
+            for name in changed & set(values) - {"lr"}:
+                group[name] = values[name]
+            if "lr" in changed:
+                wanted, had = values.get("initial_lr", values["lr"]), group.get("initial_lr", group["lr"])
+                if "initial_lr" in group:
+                    group["initial_lr"] = wanted
+                group["lr"] = group["lr"] * (wanted / had) if had else wanted
+    for scheduler in state.schedulers if "lr" in changed else ():
+        _set_base_lrs(scheduler)
+
+
+def _set_base_lrs(scheduler: Any) -> None:
+    for inner in getattr(scheduler, "_schedulers", ()):
+        _set_base_lrs(inner)
+    if hasattr(scheduler, "base_lrs"):
+        scheduler.base_lrs = [group["initial_lr"] for group in scheduler.optimizer.param_groups]
 
 
 def _plain(value: Any) -> Any:

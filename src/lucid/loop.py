@@ -93,8 +93,10 @@ def fit(state: TrainState, windows: Iterator[Window], step: Step, plan: Plan, se
 
 def is_over(state: TrainState, plan: Plan) -> bool:
     """Whether the run is done, or has to be left."""
-    if state.interrupt or state.stop_reason:
+    if state.stop_reason:
         return True
+    if state.interrupt and state.saved_step == state.progress.step:
+        return True  # never between a step and its checkpoint: a signal that comes there gets one more step
     total = plan.total_steps
     return state.progress.step >= total if total is not None else state.progress.epoch >= plan.epochs
 
@@ -138,14 +140,17 @@ def end_step(state: TrainState, window: Window, plan: Plan, services: Services) 
     progress = state.progress
     if window.last and not progress.pending:
         services.callbacks.on_epoch_end(state)
-        progress.epoch, progress.batch = window.epoch + 1, 0
+        progress.epoch, progress.batch, progress.epoch_ended = window.epoch + 1, 0, False
     last = is_last(state, window, plan)
     if last:
         end_run(state, window, services)
     progress.finished = last and not progress.pending
-    if state.interrupt or plan.is_due(plan.save_every, progress.step, window.last, last):
+    due = plan.is_due(plan.save_every, progress.step, window.last, last)
+    if due or state.interrupt or state.save_requested:
         started = time.perf_counter()
+        state.save_requested = False
         services.save(state, window)
+        state.saved_step = progress.step
         services.clock.idle += time.perf_counter() - started
 
 
@@ -153,7 +158,8 @@ def end_run(state: TrainState, window: Window, services: Services) -> None:
     """Log and evaluate the last step if that was not done yet: the stop may have been asked for after both."""
     if state.meters.losses:
         log(state, window.epoch, services)
-    if services.evaluate is not None and state.progress.evaluated != state.progress.step and not state.interrupt:
+    progress = state.progress
+    if services.evaluate is not None and progress.evaluated != progress.step and not progress.pending:
         evaluate(state, window.epoch, services)
 
 
@@ -177,20 +183,25 @@ def log(state: TrainState, epoch: int, services: Services) -> None:
 
 
 def evaluate(state: TrainState, epoch: int, services: Services) -> None:
-    """Evaluate, report, remember the best. If the run has to be left meanwhile, the evaluation waits for the resume."""
+    """Evaluate, report, remember the best, and leave the random streams as they were, whatever a callback draws.
+
+    If the run has to be left meanwhile, the evaluation waits for the resume, and the checkpoint holds the callbacks as
+    they were before it.
+    """
     if services.evaluate is None:
         return
     started = time.perf_counter()
     metrics: dict[str, float] | None = None
     state.progress.pending = True
-    services.callbacks.on_eval_start(state)
-    try:
-        metrics = services.evaluate(state)
-        accept(state, epoch, metrics, services)
-    except Interrupted:
-        pass
-    finally:
-        services.callbacks.on_eval_end(state, metrics)
+    with rng.fork(), services.callbacks.undone_unless(lambda: not state.progress.pending):
+        services.callbacks.on_eval_start(state)
+        try:
+            metrics = services.evaluate(state)
+            accept(state, epoch, metrics, services)
+        except Interrupted:
+            pass
+        finally:
+            services.callbacks.on_eval_end(state, metrics)
     services.clock.idle += time.perf_counter() - started
 
 

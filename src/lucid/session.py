@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from lucid.plan import Plan
 from lucid.records import Record
 from lucid.report import JsonlReport, Reports
 from lucid.serialization import Store
-from lucid.signals import EXIT_STOPPED, Deadline, Stopped, listen
+from lucid.signals import Deadline, Stopped, exit_code, listen
 from lucid.state import TrainState
 from lucid.utils.data import Feed
 from lucid.windows import Window, windows
@@ -33,8 +34,8 @@ from lucid.windows import Window, windows
 class Result:
     """How a run ended.
 
-    `stopped` is "done", the reason of an early stop, or what interrupted the run; `exit_code` is 0 for a finished run
-    and 75 for one that wants to be started again.
+    `stopped` is "done", the reason of an early stop, or what interrupted the run; `exit_code` is 0 for a finished run,
+    130 after Ctrl-C and 75 for any other that wants to be started again.
     """
 
     step: int
@@ -82,6 +83,7 @@ class Session:
         self.environment = environment.describe(state.device)
         self.deadline = Deadline(state.config.max_time)
         self.callbacks = Callbacks([*callbacks, _TimeLimit(self.deadline)])
+        self.compared = self._compared()  # as given: schedules and callbacks may move settings later
         self.reports = Reports([*self._own_reports(), *reports])
         self.store: Store | None = None
         self.services = Services(
@@ -124,8 +126,10 @@ class Session:
         self._stack.callback(self.reports.close)
         rng.seed_all(rng.derive(self.state.config.seed, "train"))
         if not self._resume():
+            self.reports.rewind(-1)  # what a run left that was killed before its first checkpoint
             self._write("plan", info={**self.plan.to_dict(), **self.facts})
         self._stack.enter_context(listen(self.state))
+        self._stack.enter_context(self.deadline.watch(self.state))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -146,7 +150,8 @@ class Session:
     def result(self) -> Result:
         """Return how the run stands."""
         state = self.state
-        reason = state.interrupt or state.stop_reason or "done"
+        interrupted = state.interrupt is not None and not state.progress.finished
+        reason = (state.interrupt if interrupted else state.stop_reason) or "done"
         return Result(
             state.progress.step,
             state.progress.epoch,
@@ -154,13 +159,13 @@ class Session:
             state.best.step,
             dict(state.metrics),
             reason,
-            EXIT_STOPPED if state.interrupt else 0,
+            exit_code(state.interrupt) if interrupted else 0,
             self.run_dir,
         )
 
     def leave_if_interrupted(self) -> None:
         """Raise what an interrupted run ends with: KeyboardInterrupt after Ctrl-C, else `Stopped` (exit code 75)."""
-        reason = self.state.interrupt
+        reason = None if self.state.progress.finished else self.state.interrupt
         if reason == "SIGINT":
             raise KeyboardInterrupt
         if reason is not None:
@@ -177,21 +182,25 @@ class Session:
         value = state.metrics.get(monitor) if fresh else None
         name = f"step-{state.progress.step:08d}.lcs"
         self._write("save", info={"path": f"checkpoints/{name}", "value": value})
+        started = time.monotonic()
         self.store.save(
             self.tree(window),
             step=state.progress.step,
             value=value,
             meta={"epoch": state.progress.epoch, "metrics": state.metrics if fresh else {}},
         )
+        if self.deadline.wants_save_time():
+            self.store.wait()
+        self.deadline.save_seconds = max(self.deadline.save_seconds, time.monotonic() - started)
 
     def tree(self, window: Window) -> dict[str, Any]:
         """Return all that a checkpoint holds."""
         return {
             **self.state.state_dict(),
-            "data": window.data_state,
+            "data": window.data_state or self.feed.state_dict(),
             "callbacks": self.callbacks.state_dict(),
             "config": self.settings,
-            "compared": self._compared(),
+            "compared": self.compared,
             "environment": environment.without_diff(self.environment),
         }
 
@@ -201,15 +210,13 @@ class Session:
             self._refuse_foreign()
             return False
         tree = self.store.load(entry)
-        found = changes.compare(tree["compared"], self._compared())
+        found = changes.compare(tree["compared"], self.compared)
         if self.state.config.changes == "refuse":
             changes.refuse(found, str(entry.path))
-        now = [optimizer_hyperparameters(optimizer) for optimizer in self.state.optimizers]
+        now = changes.hyperparameters(self.state.optimizers)
         self.callbacks.load_state_dict(tree["callbacks"])
         self.state.load_state_dict(tree)
-        if any(change.setting.startswith("optimizer.") for change in found):
-            for optimizer, groups in zip(self.state.optimizers, now, strict=True):
-                set_hyperparameters(optimizer, groups)
+        changes.set_hyperparameters(self.state, found, now)
         self.feed.load_state_dict(tree["data"])
         self._go_on(found)
         return True
@@ -224,6 +231,7 @@ class Session:
         if self.is_done:
             return
         progress.finished = False
+        self.state.saved_step = progress.step
         self.reports.rewind(progress.step)
         info = {
             "changes": [change.to_dict() for change in found],
@@ -246,6 +254,7 @@ class Session:
         flat |= {f"optimizer.{k}": v for k, v in changes.optimizer_settings(self.state.optimizers).items()}
         flat |= {f"scheduler.{i}": type(s).__name__ for i, s in enumerate(self.state.schedulers)}
         flat |= {f"data.{name}": value for name, value in self.feed.fingerprint().items()}
+        flat |= {f"callbacks.{name}": "there" for name in self.callbacks.names()}
         flat |= {f"environment.{k}": v for k, v in environment.comparable(self.environment).items()}
         return flat
 
@@ -280,7 +289,7 @@ class Session:
             "exit_code": result.exit_code,
         }
         if not self.is_done:
-            self._write("stop" if self.state.interrupt else "end", info=info)
+            self._write("stop" if result.exit_code else "end", info=info)
 
     def _write(self, kind: str, info: Mapping[str, Any]) -> None:
         progress = self.state.progress
@@ -288,25 +297,16 @@ class Session:
 
 
 class _TimeLimit(Callback):
-    """Interrupts the run while there is still time for one save."""
+    """Interrupts the run while there is time for one save; has the first step saved, to know how long one takes."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
 
     def on_step_end(self, state: TrainState) -> None:
+        if self._deadline.wants_save_time():
+            state.request_save()
         if self._deadline.is_near():
             state.interrupt = state.interrupt or "max_time"
-
-
-def optimizer_hyperparameters(optimizer: Any) -> list[dict[str, Any]]:
-    """Return the settings of each group, without its parameters."""
-    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-
-
-def set_hyperparameters(optimizer: Any, groups: list[dict[str, Any]]) -> None:
-    """Set the settings of each group."""
-    for group, values in zip(optimizer.param_groups, groups, strict=False):
-        group.update(values)
 
 
 def _made(folder: Path) -> Path:

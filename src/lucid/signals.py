@@ -16,9 +16,10 @@ from lucid.state import TrainState
 EXIT_STOPPED = 75
 """Exit code of a run that stopped with a checkpoint and is to be started again (EX_TEMPFAIL of sysexits.h)."""
 
-_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
-)
+EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C, which a shell expects; there is a checkpoint as well."""
+
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 
 
 class Stopped(SystemExit):
@@ -30,6 +31,13 @@ class Stopped(SystemExit):
 
     def __str__(self) -> str:
         return f"stopped by {self.reason}; start the same run again to go on"
+
+
+def exit_code(interrupt: str | None) -> int:
+    """Return the exit code of a run that was left because of `interrupt`."""
+    if interrupt is None:
+        return 0
+    return EXIT_INTERRUPTED if interrupt == "SIGINT" else EXIT_STOPPED
 
 
 @contextmanager
@@ -79,10 +87,40 @@ class Deadline:
         self._step_seconds = 0.0
         self._last = time.monotonic()
 
+    def wants_save_time(self) -> bool:
+        """Whether there is a limit and no save was measured yet."""
+        return self._end is not None and self.save_seconds == 0.0
+
+    @contextmanager
+    def watch(self, state: TrainState) -> Iterator[None]:
+        """Inside, the limit also interrupts what is longer than a step: an evaluation, a slow batch."""
+        if self._end is None:
+            yield
+            return
+        left = threading.Event()
+
+        def look() -> None:
+            while not left.wait(max(self._seconds_left(), 0.0)):
+                if self._seconds_left() <= 0:
+                    state.interrupt = state.interrupt or "max_time"
+                    return
+
+        thread = threading.Thread(target=look, name="lucid-max-time", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            left.set()
+            thread.join()
+
+    def _seconds_left(self) -> float:
+        """Seconds until a save must begin."""
+        return float("inf") if self._end is None else self._end - time.monotonic() - 2 * self.save_seconds
+
     def is_near(self) -> bool:
         """Whether another step and a save might no longer fit; asked once after each step."""
         if self._end is None:
             return False
         now = time.monotonic()
         self._step_seconds, self._last = max(self._step_seconds * 0.9, now - self._last), now
-        return now + self._step_seconds + 2 * self.save_seconds >= self._end
+        return self._seconds_left() <= self._step_seconds

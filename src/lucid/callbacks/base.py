@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from lucid.errors import CallbackError, LucidError
@@ -73,6 +75,7 @@ class Callbacks:
 
     def __init__(self, callbacks: Sequence[Any] = ()) -> None:
         self._all = list(callbacks)
+        self._held: dict[str, Any] | None = None
         for hook in HOOKS:
             setattr(self, hook, _fan_out(hook, self._all))
 
@@ -81,6 +84,8 @@ class Callbacks:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each callback that has any, by class name and place among its kind."""
+        if self._held is not None:
+            return self._held
         return {
             name: state
             for name, callback in self._named()
@@ -92,6 +97,18 @@ class Callbacks:
         for name, callback in self._named():
             if name in state:
                 callback.load_state_dict(state[name])
+
+    @contextmanager
+    def undone_unless(self, done: Callable[[], bool]) -> Iterator[None]:
+        """What the hooks do inside counts in a checkpoint only if `done()` afterwards; else it will happen again."""
+        before = copy.deepcopy(self.state_dict())
+        yield
+        if not done():
+            self._held = before
+
+    def names(self) -> list[str]:
+        """Return the name of each callback that is not the run's own, as a checkpoint has it."""
+        return [name for name, _ in self._named() if not name.startswith("_")]
 
     def _named(self) -> list[tuple[str, Any]]:
         seen: dict[str, int] = {}
