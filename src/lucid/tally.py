@@ -50,7 +50,10 @@ class Tally:
         if self._size == 1:
             self._only = loss
             self._counts.append(rows if loss.count is None else loss.count)
-            return value if loss.count is None and loss.terms is None else value * _alive(_num_targets(loss, rows))
+            if loss.count is not None or loss.terms is not None:
+                value = value * _alive(_num_targets(loss, rows))
+                self.losses[0] = value.detach()
+            return value
         if loss.terms or self._apart:
             return self._share_apart(loss, rows)
         count = loss.num_targets(rows)
