@@ -124,12 +124,13 @@ class MetricSet:
         self._objects: dict[str, Any] = {}
         self._functions: dict[str, Metric] = {}
         for name, metric in metrics.items():
-            if all(callable(getattr(metric, method, None)) for method in _OBJECT_METHODS):
+            is_class = isinstance(metric, type)
+            if not is_class and all(callable(getattr(metric, method, None)) for method in _OBJECT_METHODS):
                 self._objects[name] = metric
-            elif callable(metric) and not isinstance(metric, type):
+            elif callable(metric) and not is_class:
                 self._functions[name] = metric
             else:
-                what = f"the class {metric.__name__}" if isinstance(metric, type) else f"a {type(metric).__name__}"
+                what = f"the class {metric.__name__}" if is_class else f"a {type(metric).__name__}"
                 raise ConfigError(
                     f"metric {name!r} must be a function of output and target, or an object with update, compute and "
                     f"reset, got {what}."

@@ -129,7 +129,7 @@ def test_sparse_gradients_leave_the_fused_kernel(name: str) -> None:
 
 @pytest.mark.parametrize("unscale_first", [True, False])
 def test_sparse_gradients_from_a_scaler_are_refused(unscale_first: bool) -> None:
-    """A scaler that trusts the fused kernel to unscale and skip must not meet sparse gradients: an error with the cure."""
+    """A scaler trusts the fused kernel to unscale and skip: sparse gradients are an error with the cure."""
     layer = nn.Embedding(5, 2, sparse=True)
     optimizer, scaler = optim.SGD(layer.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
     scaler.scale(layer(torch.tensor([1])).sum()).backward()
