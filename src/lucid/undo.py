@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 
 class Buffers:
@@ -19,7 +20,10 @@ class Buffers:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._places = [(module._buffers, name) for module in model.modules() for name in module._buffers]
+        found = [(module, name) for module in model.modules() for name in module._buffers]
+        self._places = [(module._buffers, name) for module, name in found]
+        # torch's kernels write running averages without counting a version up: those always count as moving.
+        self._always = {i for i, (module, _) in enumerate(found) if isinstance(module, _NormBase)}
         self.any = bool(self._places)
         """Whether there are buffers at all."""
         self._seen: list[tuple[Tensor | None, int]] | None = None
@@ -34,7 +38,7 @@ class Buffers:
             now.append((tensor, -1 if tensor is None else tensor._version))
         if self._seen is not None:
             if len(self._moving) == len(now):
-                self._moving = set()
+                self._moving = set(self._always)
             self._moving |= {i for i, (old, new) in enumerate(zip(self._seen, now, strict=True)) if _moved(old, new)}
         self._seen = now
         self._kept = [(i, tensor.clone()) for i in self._moving if (tensor := now[i][0]) is not None]

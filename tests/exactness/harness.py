@@ -57,8 +57,8 @@ def run(settings: Settings, run_dir: Path, breakers: Sequence[Breaker] = (), **c
     """Run to the end, starting anew after every break with a model built from scratch under other random streams."""
     for life, breaker in enumerate([*breakers, None]):
         with rng.fork(1000 + life):
-            if life == 0:
-                rng.seed_all(7)
+            if not any((run_dir / "checkpoints").glob("*.lcs")):
+                rng.seed_all(7)  # nothing to go on from: the same weights as the first life began with
             built = Built(settings, run_dir, () if breaker is None else (breaker,), **changes)
             try:
                 built.fit()
@@ -67,8 +67,7 @@ def run(settings: Settings, run_dir: Path, breakers: Sequence[Breaker] = (), **c
                 assert breaker.is_spent
                 continue
             assert breaker is None or not breaker.is_spent or breaker.how != "crash"
-            if built.trainer is not None:
-                return built
+            return built
     raise AssertionError("no life came to its end")
 
 
