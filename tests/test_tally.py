@@ -142,8 +142,10 @@ def test_class_probabilities_split_anyhow_are_one_big_batch(sizes: list[int]) ->
     assert_same_as_one_batch(Net(), lambda: Supervised(loss), data, sizes)
 
 
-ELEMENT_LOSSES = [F.mse_loss, F.l1_loss, nn.SmoothL1Loss(), nn.HuberLoss(), F.binary_cross_entropy_with_logits,
-                  nn.BCEWithLogitsLoss(pos_weight=torch.rand(CLASSES) + 1), lambda a, b: ((a - b) ** 2).mean()]  # fmt: skip
+ELEMENT_LOSSES = [
+    F.mse_loss, F.l1_loss, nn.SmoothL1Loss(), nn.HuberLoss(), F.binary_cross_entropy_with_logits,
+    nn.BCEWithLogitsLoss(pos_weight=torch.rand(CLASSES) + 1), lambda a, b: ((a - b) ** 2).mean(),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("loss", ELEMENT_LOSSES)

@@ -27,6 +27,7 @@ _RULES = {
     "train.max_": TAKES_EFFECT,
     "train.max_grad_norm": REFUSED,
     "train.non_finite": TAKES_EFFECT,
+    "train.spike_": TAKES_EFFECT,
     "train.save_errors": TAKES_EFFECT,
     "train.changes": TAKES_EFFECT,
     "train.device": INEXACT,

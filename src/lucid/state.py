@@ -16,6 +16,7 @@ from lucid import rng
 from lucid.amp import Precision
 from lucid.config import TrainConfig
 from lucid.errors import ConfigError, MismatchError, nearest
+from lucid.spikes import Watch, make_watch
 from lucid.undo import Buffers
 from lucid.windows import Progress
 
@@ -131,6 +132,7 @@ class TrainState:
     meters: Meters = field(default_factory=Meters)
     best: Best = field(init=False)
     buffers: Buffers = field(init=False)
+    watch: Watch = field(init=False)
     metrics: dict[str, float] = field(default_factory=dict)
     """Values of the last evaluation."""
     stop_reason: str | None = None
@@ -145,6 +147,7 @@ class TrainState:
     def __post_init__(self) -> None:
         self.best = Best(self.config.monitor_mode)
         self.buffers = Buffers(self.model)
+        self.watch = make_watch(self.config.spike_factor, self.config.spike_window)
 
     @property
     def step(self) -> int:
@@ -207,6 +210,7 @@ class TrainState:
             "meters": self.meters.state_dict(),
             "best": asdict(self.best),
             "metrics": dict(self.metrics),
+            "spikes": self.watch.state_dict(),
             "stop_reason": self.stop_reason,
         }
 
@@ -228,6 +232,7 @@ class TrainState:
         _set_fields(self.best, tree["best"])
         self.meters.load_state_dict(tree["meters"])
         self.metrics = dict(tree["metrics"])
+        self.watch.load_state_dict(tree["spikes"])
         # A finished run that is made longer goes on; one that was interrupted while it was about to end still ends.
         self.stop_reason = None if self.progress.finished else tree.get("stop_reason")
         rng.restore(tree["rng"])

@@ -85,12 +85,12 @@ def update(state: TrainState, tally: Tally) -> StepResult:
 
 
 def _clip(state: TrainState, gradients: list[Tensor], norm: Tensor, loss: Tensor) -> bool:
-    """Clip where needed; return False, and change nothing, if the loss or the norm is NaN or inf.
+    """Clip where needed; return False, and change nothing, if the loss or the norm is NaN, inf or a spike.
 
     The usual case, a finite norm below the limit, is settled by one comparison.
     """
     limit, how = state.config.max_grad_norm, state.config.clip
-    probe = norm + loss * 0  # NaN if either is not finite
+    probe = state.watch.probe(loss, norm)  # not finite if the step must be left out
     if limit is None or how != "norm":
         if not torch.isfinite(probe):
             return False
@@ -110,4 +110,5 @@ def _clip(state: TrainState, gradients: list[Tensor], norm: Tensor, loss: Tensor
 def _why(state: TrainState, tally: Tally) -> str:
     if tally.is_empty:
         return "no valid target in the window"
-    return "gradient overflow in fp16" if state.precision.mode == "fp16" else "NaN or inf in loss or gradient"
+    usual = "gradient overflow in fp16" if state.precision.mode == "fp16" else "NaN or inf in loss or gradient"
+    return state.watch.spike() or usual

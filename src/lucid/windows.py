@@ -28,6 +28,10 @@ class Progress:
     skipped: int = 0
     """Steps that were left out by the guard or the scaler."""
     skipped_in_row: int = 0
+    rollbacks: int = 0
+    """Times that the run went back to a checkpoint."""
+    omitted: list[list[int]] = field(default_factory=list)
+    """Windows that a rollback leaves out for good: [epoch, first micro-batch]."""
     evaluated: int = -1
     """Step of the last evaluation."""
     pending: bool = False

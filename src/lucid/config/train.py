@@ -55,6 +55,10 @@ class TrainConfig:
     """What a NaN or inf in loss or gradient does: leave out the step, stop, or go back to the last checkpoint."""
     max_skips: int = 10
     """Steps in a row that may be left out before the run stops with an error."""
+    spike_factor: float | None = None
+    """Treat a loss or gradient norm above this many times its running median like NaN (see `non_finite`). None: off."""
+    spike_window: int = 100
+    """Steps that the running median of `spike_factor` is taken over."""
     max_time: float | None = None
     """Seconds after which the run saves and stops, the time of that save counted in. None: no limit."""
     save_errors: Literal["stop", "continue"] = "continue"
@@ -75,7 +79,7 @@ class TrainConfig:
         Args:
             where: what to call this section in messages.
         """
-        for name in ("epochs", "gradient_accumulation_steps", "max_skips"):
+        for name in ("epochs", "gradient_accumulation_steps", "max_skips", "spike_window"):
             _at_least(where, name, getattr(self, name), 1)
         for name in ("keep_last", "keep_every", "keep_best", "patience", "seed"):
             _at_least(where, name, getattr(self, name), 0)
@@ -93,6 +97,8 @@ class TrainConfig:
                 raise ConfigError(f"{where}.{name} must be a number above 0, or None for none, got {value!r}.")
         if self.ema_decay is not None and not (_is_number(self.ema_decay) and 0 < self.ema_decay < 1):
             raise ConfigError(f"{where}.ema_decay must lie between 0 and 1, or None for none, got {self.ema_decay!r}.")
+        if self.spike_factor is not None and not (_is_number(self.spike_factor) and self.spike_factor > 1):
+            raise ConfigError(f"{where}.spike_factor must be above 1, or None for off, got {self.spike_factor!r}.")
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
