@@ -25,7 +25,7 @@ from typing import Any
 
 from lucid import rng
 from lucid.callbacks import Callbacks
-from lucid.errors import NonFiniteError
+from lucid.errors import ConfigError, NonFiniteError, nearest
 from lucid.evaluation import Interrupted
 from lucid.plan import Plan
 from lucid.records import Record
@@ -211,6 +211,9 @@ def accept(state: TrainState, epoch: int, metrics: dict[str, float], services: S
     state.progress.evaluated, state.progress.pending = state.progress.step, False
     monitor = state.config.monitor or "eval/loss"
     is_best = False
+    if state.config.monitor is not None and monitor not in metrics:
+        known = ", ".join(metrics)
+        raise ConfigError(f"train.monitor must be one of {known}, got {monitor!r}.{nearest(monitor, metrics)}")
     if monitor in metrics:
         is_best = state.best.update(metrics[monitor], state.progress.step)
         state.step_plateaus(metrics[monitor])

@@ -158,7 +158,7 @@ class Run:
         return values
 
     def __iter__(self) -> Iterator[Any]:
-        with self._trainer.session(self._loader) as session:
+        with self._trainer.session(self._loader, by_hand=True) as session:
             self._session = session
             with rng.fork():
                 session.callbacks.on_train_start(session.state)

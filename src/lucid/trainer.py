@@ -126,8 +126,14 @@ class Trainer:
         feed = Feed(train_loader, seed=self.config.seed, device=self.device, role="train")
         return make_plan(feed.num_batches(0), self.config, eval_loader is not None)
 
-    def session(self, train_loader: Any, eval_loader: Any = None) -> Session:
-        """Return the session in which `fit` would train: everything set up and checked, nothing begun."""
+    def session(self, train_loader: Any, eval_loader: Any = None, by_hand: bool = False) -> Session:
+        """Return the session in which `fit` would train: everything set up and checked, nothing begun.
+
+        Args:
+            train_loader: as for `fit`.
+            eval_loader: as for `fit`.
+            by_hand: the loop is the user's, who evaluates in it.
+        """
         if self.config.deterministic:
             torch.use_deterministic_algorithms(True)
         self.model.to(self.device)
@@ -137,8 +143,9 @@ class Trainer:
             self.model.compile()
         feed = Feed(train_loader, seed=self.config.seed, device=self.device, role="train")
         eval_feed = None if eval_loader is None else Feed(eval_loader, seed=0, device=self.device, role="eval")
-        self._check_monitor(eval_feed)
-        plan = make_plan(feed.num_batches(0), self.config, eval_feed is not None)
+        if not by_hand:
+            self._check_monitor(eval_feed)
+        plan = make_plan(feed.num_batches(0), self.config, by_hand or eval_feed is not None)
         state = TrainState(
             self.model, self.optimizers, self.schedulers(plan), self.precision, self.config, self.device
         )

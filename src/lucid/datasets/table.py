@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv as csv_library
+import gzip
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -151,8 +152,9 @@ def read_table(path: Path) -> Columns:
 
 def _read_csv(path: Path) -> Columns:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv_library.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        opener, plain = (gzip.open, path.with_suffix("")) if path.suffix == ".gz" else (open, path)
+        with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
+            reader = csv_library.reader(file, delimiter="\t" if plain.suffix == ".tsv" else ",")
             header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, row) for row in reader if row]
     except OSError as error:
