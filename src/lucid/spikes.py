@@ -16,7 +16,7 @@ class Watch:
 
     def probe(self, loss: Tensor, norm: Tensor) -> Tensor:
         """Return the norm, or something that is not finite if the step must be left out."""
-        return norm + loss * 0  # NaN if either is not finite
+        return torch.add(norm, loss, alpha=0)  # NaN if either is not finite, in one operation
 
     def spike(self) -> str | None:
         """Return what was too high in the last step, in words; None if it was no spike (a host read)."""

@@ -157,14 +157,17 @@ def test_closure_is_called_and_its_loss_returned() -> None:
     assert loss.item() == 2
 
 
+@pytest.mark.parametrize("unscale", [False, True])
 @pytest.mark.parametrize("scale", [2.0, float("inf")])
-def test_scaler_may_step_it(scale: float, kernel_calls: list[int]) -> None:
+def test_scaler_may_step_it(scale: float, unscale: bool, kernel_calls: list[int]) -> None:
     """With torch's GradScaler the weights are those of torch's class, and an overflow changes nothing."""
     a, b = layers()
     for model, optimizer in ((a, optim.AdamW(a.parameters())), (b, torch.optim.AdamW(b.parameters(), fused=True))):
         scaler = torch.amp.GradScaler("cpu", init_scale=scale)
         for _ in range(3):
             scaler.scale(model(X).square().mean()).backward()
+            if unscale:
+                scaler.unscale_(optimizer)
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
