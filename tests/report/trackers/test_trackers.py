@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import struct
 import subprocess
 import sys
@@ -186,7 +187,7 @@ def test_trackio_keeps_one_run(tmp_path: Path) -> None:
         "names = [each['name'] for each in store.get_run_records('lucid')]\n"
         "print('RESULT', names, sorted(steps))\n"
     )
-    environment = {"TRACKIO_DIR": str(tmp_path / "store"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "store")}
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "one"), str(Path(__file__).parents[2])],
         capture_output=True, text=True, env=environment, timeout=100,
