@@ -22,8 +22,8 @@ from torch import nn
 
 from lucid import datasets, models, optim, rng
 from lucid.callbacks import Callback
-from lucid.config import RunConfig, construct, to_dict
-from lucid.config.names import call, import_object
+from lucid.config import OptimizerConfig, RunConfig, construct, to_dict
+from lucid.config.names import bind, call, import_object
 from lucid.datasets import DataBundle
 from lucid.errors import CheckpointError, ConfigError, DataError, ResumeError, nearest
 from lucid.serialization import load
@@ -129,20 +129,28 @@ def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimize
         ConfigError: an unknown optimizer or option.
     """
     section = config.optimizer
-    kind = _optimizer_class(section.name)
-    options = dict(section.options)
-    grouping = {name: options.pop(name) for name in ("layer_decay", "lr_by_pattern") if name in options}
-    given: dict[str, Any] = {"lr": section.lr}
-    if "weight_decay" in _parameters(kind):
-        given["weight_decay"] = section.weight_decay
+    kind, arguments = optimizer_class(section.name), bind_optimizer(section)
+    grouping = {name: section.options[name] for name in _GROUPING if name in section.options}
     groups = optim.param_groups(model, lr=section.lr, weight_decay=section.weight_decay, **grouping)
-    if "weight_decay" not in given:
+    if "weight_decay" not in arguments:
         for group in groups:
             del group["weight_decay"]
-    made: torch.optim.Optimizer = call(
-        functools.partial(kind, groups), options, "optimizer.options", given, _parameters(kind)
-    )
-    return made
+    return kind(groups, **arguments)
+
+
+_GROUPING = ("layer_decay", "lr_by_pattern")
+
+
+def bind_optimizer(section: OptimizerConfig) -> dict[str, Any]:
+    """Return the arguments of an optimizer besides its parameters.
+
+    Raises:
+        ConfigError: an unknown option.
+    """
+    kind = optimizer_class(section.name)
+    options = {name: value for name, value in section.options.items() if name not in _GROUPING}
+    given = {"lr": section.lr, "weight_decay": section.weight_decay}
+    return bind(kind, options, "optimizer.options", given, _parameters(kind))
 
 
 def _parameters(kind: type[torch.optim.Optimizer]) -> Mapping[str, inspect.Parameter]:
@@ -155,7 +163,8 @@ def _parameters(kind: type[torch.optim.Optimizer]) -> Mapping[str, inspect.Param
     return {}
 
 
-def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
+def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
+    """Return the class of an optimizer's name."""
     if ":" in name:
         found = import_object(name, "optimizer.name")
         if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):

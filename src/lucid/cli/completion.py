@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
+import tyro
+
 from lucid.cli.settings import arguments, wants_help
 from lucid.errors import ConfigError
 
@@ -14,10 +16,9 @@ Shell = Literal["bash", "zsh", "tcsh"]
 def completion(words: Sequence[str]) -> int:
     """Print a completion script."""
     if wants_help(words):
-        return arguments(_completion(), words, "completion")
+        return arguments(print_completion, words, "completion")
     if len(words) != 1 or words[0] not in get_args(Shell):
         raise ConfigError(f"lucid completion needs one of {', '.join(get_args(Shell))}.")
-    import tyro
 
     tyro.extras.subcommand_cli_from_dict(
         _all(), prog="lucid", args=["--tyro-print-completion", words[0]], use_underscores=True
@@ -25,37 +26,32 @@ def completion(words: Sequence[str]) -> int:
     return 0
 
 
-def _completion() -> Any:
-    import tyro
+def print_completion(shell: tyro.conf.Positional[Shell]) -> int:
+    """Print a script that completes lucid's commands and settings.
 
-    def completion(shell: tyro.conf.Positional[Shell]) -> int:
-        """Print a script that completes lucid's commands and settings.
+    Example: lucid completion bash > ~/.local/share/bash-completion/completions/lucid
 
-        Example: lucid completion bash > ~/.local/share/bash-completion/completions/lucid
-
-        Args:
-            shell: which shell.
-        """
-        return 0
-
-    return completion
+    Args:
+        shell: which shell.
+    """
+    return 0
 
 
 def _all() -> dict[str, Callable[..., Any]]:
     from lucid.cli import compare, eject, files, new, train, use
 
     return {
-        "train": train._train_help(),
-        "plan": train._plan_help(),
-        "resume": train._resume_help(),
-        "config": train._config_help(),
-        "evaluate": use._evaluate(),
-        "predict": use._predict(),
-        "inspect": files._inspect(),
-        "verify": files._verify(),
-        "export": files._export(),
-        "diff": compare._diff(),
-        "new": new._new(),
-        "eject": eject._eject(),
-        "completion": _completion(),
+        "train": train.train_run,
+        "plan": train.plan_run,
+        "resume": train.resume_run,
+        "config": train.print_config,
+        "evaluate": use.evaluate_checkpoint,
+        "predict": use.predict_rows,
+        "inspect": files.inspect_path,
+        "verify": files.verify_path,
+        "export": files.export_weights,
+        "diff": compare.diff_runs,
+        "new": new.new_project,
+        "eject": eject.eject_config,
+        "completion": print_completion,
     }

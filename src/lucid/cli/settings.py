@@ -54,7 +54,7 @@ def read_settings(
     found = parse_overrides(rest)
     mine = {key: found.pop(key).text for key in list(found) if key in own}
     _check_top(found, own)
-    config: RunConfig = load(source, overrides=found, base=base(mine))
+    config = load(source, overrides=found, base=base(mine))
     return Settings(config.resolved(source), source, mine)
 
 

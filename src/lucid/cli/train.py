@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import tyro
+
 from lucid.cli.settings import Console, console_mode, read_settings, show_help, wants_help
 from lucid.config import RunConfig, to_dict
 from lucid.config.files import toml_text
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 def train(words: Sequence[str]) -> int:
     """Train what a configuration says; in a folder that has a run, go on with it."""
     if wants_help(words):
-        return show_help(_train_help(), "train")
+        return show_help(train_run, "train")
     settings = read_settings(words, ("from", "console"), base=_from_checkpoint)
     return run(settings.config, console_mode(settings.own))
 
@@ -27,7 +29,7 @@ def train(words: Sequence[str]) -> int:
 def resume(words: Sequence[str]) -> int:
     """Go on with the run of a folder, with its own settings and those given here."""
     if wants_help(words):
-        return show_help(_resume_help(), "resume")
+        return show_help(resume_run, "resume")
     if not words or words[0].startswith("-"):
         raise ConfigError("lucid resume needs the folder of a run: lucid resume runs/digits.")
     folder = Path(words[0])
@@ -81,7 +83,7 @@ def _finish(built: Built, result: Result, console: Console) -> None:
 def plan(words: Sequence[str]) -> int:
     """Say what a run would do: data, model, steps, and when it logs, evaluates and saves."""
     if wants_help(words):
-        return show_help(_plan_help(), "plan")
+        return show_help(plan_run, "plan")
     settings = read_settings(words)
     from lucid.build import build
     from lucid.cli.ending import plan_text
@@ -93,7 +95,7 @@ def plan(words: Sequence[str]) -> int:
 def config(words: Sequence[str]) -> int:
     """Print every setting in effect as TOML: a file to start from."""
     if wants_help(words):
-        return show_help(_config_help(), "config")
+        return show_help(print_config, "config")
     print(toml_text(to_dict(read_settings(words).config)), end="")
     return 0
 
@@ -107,80 +109,60 @@ def _from_checkpoint(own: dict[str, str]) -> dict[str, Any] | None:
     return {**settings_in(Path(own["from"])), "run_dir": None}
 
 
-def _train_help() -> Any:
-    import tyro
+def train_run(
+    config: tyro.conf.Positional[Path | None] = None,
+    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
+    console: Console = "auto",
+    run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
+) -> None:
+    """Train what a configuration says, or handwritten digits; in a folder that has a run, go on with it.
 
-    def train(
-        config: tyro.conf.Positional[Path | None] = None,
-        from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
-        console: Console = "auto",
-        run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
-    ) -> None:
-        """Train what a configuration says, or handwritten digits; in a folder that has a run, go on with it.
+    Settings come from defaults, then CONFIG, then the environment (LUCID_TRAIN__EPOCHS=3), then from here.
 
-        Settings come from defaults, then CONFIG, then the environment (LUCID_TRAIN__EPOCHS=3), then from here.
+    Example: lucid train run.toml --optimizer.lr 1e-3 --model.options.width 32
 
-        Example: lucid train run.toml --optimizer.lr 1e-3 --model.options.width 32
-
-        Args:
-            config: TOML or YAML file.
-            from_: take the settings inside this checkpoint (.lcs) as defaults.
-            console: what the terminal shows; plain: a line per record; json: the records.
-        """
-
-    return train
+    Args:
+        config: TOML or YAML file.
+        from_: take the settings inside this checkpoint (.lcs) as defaults.
+        console: what the terminal shows; plain: a line per record; json: the records.
+    """
 
 
-def _resume_help() -> Any:
-    import tyro
+def resume_run(run: tyro.conf.Positional[Path], console: Console = "auto") -> None:
+    """Go on with a run, exactly as if it had never stopped, with the settings of its newest checkpoint.
 
-    def resume(run: tyro.conf.Positional[Path], console: Console = "auto") -> None:
-        """Go on with a run, exactly as if it had never stopped, with the settings of its newest checkpoint.
+    Settings may be changed: lucid resume runs/digits --train.epochs 20. What a change does is said before it
+    happens; changes that would make it another run are refused.
 
-        Settings may be changed: lucid resume runs/digits --train.epochs 20. What a change does is said before it
-        happens; changes that would make it another run are refused.
+    Example: lucid resume runs/digits
 
-        Example: lucid resume runs/digits
-
-        Args:
-            run: folder of the run.
-            console: what the terminal shows; plain: a line per record; json: the records.
-        """
-
-    return resume
+    Args:
+        run: folder of the run.
+        console: what the terminal shows; plain: a line per record; json: the records.
+    """
 
 
-def _plan_help() -> Any:
-    import tyro
+def plan_run(
+    config: tyro.conf.Positional[Path | None] = None,
+    run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
+) -> None:
+    """Say what a run would do, without training: data, model, steps, and when it logs, evaluates and saves.
 
-    def plan(
-        config: tyro.conf.Positional[Path | None] = None,
-        run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
-    ) -> None:
-        """Say what a run would do, without training: data, model, steps, and when it logs, evaluates and saves.
+    Example: lucid plan run.toml --train.epochs 3
 
-        Example: lucid plan run.toml --train.epochs 3
-
-        Args:
-            config: TOML or YAML file.
-        """
-
-    return plan
+    Args:
+        config: TOML or YAML file.
+    """
 
 
-def _config_help() -> Any:
-    import tyro
+def print_config(
+    config: tyro.conf.Positional[Path | None] = None,
+    run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
+) -> None:
+    """Print every setting in effect as TOML: a file to start from.
 
-    def config(
-        config: tyro.conf.Positional[Path | None] = None,
-        run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
-    ) -> None:
-        """Print every setting in effect as TOML: a file to start from.
+    Example: lucid config --data.name csv:houses.csv --model.name mlp > houses.toml
 
-        Example: lucid config --data.name csv:houses.csv --model.name mlp > houses.toml
-
-        Args:
-            config: TOML or YAML file.
-        """
-
-    return config
+    Args:
+        config: TOML or YAML file.
+    """

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import tyro
+
 from lucid.cli.settings import arguments
 from lucid.errors import ConfigError, DataError
 
@@ -20,34 +22,29 @@ if TYPE_CHECKING:
 
 def evaluate(words: Sequence[str]) -> int:
     """Judge a checkpoint."""
-    return arguments(_evaluate(), words, "evaluate")
+    return arguments(evaluate_checkpoint, words, "evaluate")
 
 
-def _evaluate() -> Any:
-    import tyro
+def evaluate_checkpoint(
+    checkpoint: tyro.conf.Positional[Path],
+    on: Literal["test", "validation", "train"] = "test",
+    json: bool = False,
+) -> int:
+    """Judge a trained model on rows of its own data.
 
-    def evaluate(
-        checkpoint: tyro.conf.Positional[Path],
-        on: Literal["test", "validation", "train"] = "test",
-        json: bool = False,
-    ) -> int:
-        """Judge a trained model on rows of its own data.
+    Example: lucid evaluate runs/digits --on validation
 
-        Example: lucid evaluate runs/digits --on validation
-
-        Args:
-            checkpoint: a .lcs file, or the folder of a run (its best checkpoint).
-            on: which rows.
-            json: print JSON.
-        """
-        values = judge(checkpoint, on)
-        if json:
-            print(_json(values))
-        else:
-            print("\n".join(f"{name:<12} {value}" for name, value in values.items()))
-        return 0
-
-    return evaluate
+    Args:
+        checkpoint: a .lcs file, or the folder of a run (its best checkpoint).
+        on: which rows.
+        json: print JSON.
+    """
+    values = judge(checkpoint, on)
+    if json:
+        print(_json(values))
+    else:
+        print("\n".join(f"{name:<12} {value}" for name, value in values.items()))
+    return 0
 
 
 def judge(checkpoint: Path, on: str) -> dict[str, Any]:
@@ -81,46 +78,41 @@ def judge(checkpoint: Path, on: str) -> dict[str, Any]:
 
 def predict(words: Sequence[str]) -> int:
     """Print answers of a trained model."""
-    return arguments(_predict(), words, "predict")
+    return arguments(predict_rows, words, "predict")
 
 
-def _predict() -> Any:
-    import tyro
+def predict_rows(
+    checkpoint: tyro.conf.Positional[Path],
+    source: tyro.conf.Positional[Path],
+    out: Path | None = None,
+    json: bool = False,
+    length: int = 200,
+    temperature: float = 0.8,
+    seed: int = 0,
+) -> int:
+    """Answers of a trained model for new rows. Everything needed is in the checkpoint.
 
-    def predict(
-        checkpoint: tyro.conf.Positional[Path],
-        source: tyro.conf.Positional[Path],
-        out: Path | None = None,
-        json: bool = False,
-        length: int = 200,
-        temperature: float = 0.8,
-        seed: int = 0,
-    ) -> int:
-        """Answers of a trained model for new rows. Everything needed is in the checkpoint.
+    Example: lucid predict runs/digits seven.png
 
-        Example: lucid predict runs/digits seven.png
+    Args:
+        checkpoint: a .lcs file, or the folder of a run (its best checkpoint).
+        source: what the model was trained on: a table, an image or a folder of images, a .npy or .npz file, or,
+            for a language model, a text file that it goes on writing.
+        out: write a CSV file instead of printing.
+        json: print a JSON line per row.
+        length: tokens that a language model writes.
+        temperature: how freely it chooses; 0 always takes the likeliest.
+        seed: of its choices.
+    """
+    from lucid.build import load_trained
 
-        Args:
-            checkpoint: a .lcs file, or the folder of a run (its best checkpoint).
-            source: what the model was trained on: a table, an image or a folder of images, a .npy or .npz file, or,
-                for a language model, a text file that it goes on writing.
-            out: write a CSV file instead of printing.
-            json: print a JSON line per row.
-            length: tokens that a language model writes.
-            temperature: how freely it chooses; 0 always takes the likeliest.
-            seed: of its choices.
-        """
-        from lucid.build import load_trained
-
-        trained = load_trained(checkpoint)
-        if trained.meta["task"] == "language-modelling":
-            print(write_on(trained, source, length, temperature, seed))
-            return 0
-        answers = answer(trained, source)
-        _show(answers, out, json)
+    trained = load_trained(checkpoint)
+    if trained.meta["task"] == "language-modelling":
+        print(write_on(trained, source, length, temperature, seed))
         return 0
-
-    return predict
+    answers = answer(trained, source)
+    _show(answers, out, json)
+    return 0
 
 
 def answer(trained: Trained, source: Path) -> list[dict[str, Any]]:

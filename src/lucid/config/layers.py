@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints, overload
 
 from lucid.config.files import Document, read
 from lucid.config.run import RunConfig
@@ -31,21 +31,42 @@ class Layer:
     names: dict[str, str]
 
 
+@overload
+def load(
+    path: str | Path | None = ...,
+    *,
+    overrides: Mapping[str, Any] | None = ...,
+    environ: Mapping[str, str] | None = ...,
+    base: Mapping[str, Any] | None = ...,
+) -> RunConfig: ...
+
+
+@overload
+def load(
+    path: str | Path | None = ...,
+    *,
+    overrides: Mapping[str, Any] | None = ...,
+    environ: Mapping[str, str] | None = ...,
+    base: Mapping[str, Any] | None = ...,
+    cls: type[T],
+) -> T: ...
+
+
 def load(
     path: str | Path | None = None,
     *,
     overrides: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
-    cls: type[T] | None = None,
     base: Mapping[str, Any] | None = None,
-) -> T:
+    cls: Any = RunConfig,
+) -> Any:
     """Build a configuration.
 
     Args:
         path: TOML or YAML file. None: defaults.
         overrides: dotted keys to values, strongest; `Text` for what was typed in a shell.
         environ: variables such as LUCID_TRAIN__EPOCHS. None: the process's own.
-        cls: dataclass to build; your own subclass of `RunConfig` with more fields. None: `RunConfig`.
+        cls: dataclass to build, such as your own subclass of `RunConfig` with more fields.
         base: nested plain values below the file, such as the configuration inside a checkpoint.
 
     Raises:
@@ -55,7 +76,7 @@ def load(
         >>> load(overrides={"train.epochs": 3}, environ={}).train.epochs
         3
     """
-    target: Any = cls or RunConfig
+    target = cls
     document = read(path) if path is not None else Document(Path("defaults"), {})
     environment = _from_environment(os.environ if environ is None else environ, target)
     typed = Layer(dict(overrides or {}), {key: _option(key, value) for key, value in (overrides or {}).items()})
@@ -71,8 +92,7 @@ def load(
                 return layer.names[key]
         return document.where(key) if path is not None else ""
 
-    result: T = construct(target, values, where=where)
-    return result
+    return construct(target, values, where=where)
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Text]:

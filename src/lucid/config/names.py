@@ -64,6 +64,17 @@ def call(
     Raises:
         ConfigError: an unknown or missing option, or one of the wrong type.
     """
+    return function(**bind(function, options, what, given, signature))
+
+
+def bind(
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    what: str,
+    given: Mapping[str, Any] | None = None,
+    signature: Mapping[str, inspect.Parameter] | None = None,
+) -> dict[str, Any]:
+    """Return the arguments with which `call` calls; the same errors."""
     parameters = inspect.signature(function).parameters if signature is None else signature
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     known = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -75,7 +86,7 @@ def call(
     missing = [n for n in known if parameters[n].default is inspect.Parameter.empty and n not in arguments]
     if missing:
         raise ConfigError(f"{what}.{missing[0]} must be given. Known: {', '.join(known)}.")
-    return function(**arguments)
+    return arguments
 
 
 def _typed(function: Callable[..., Any], key: str, value: Any, what: str) -> Any:
