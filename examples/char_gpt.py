@@ -1,4 +1,4 @@
-"""A character-level GPT on a text file, in nanoGPT's small CPU setting: 4 layers, 4 heads, 128 wide, block 64, batch 12.
+"""A character-level GPT on a text file in nanoGPT's small CPU setting: 4 layers, 4 heads, 128 wide, block 64, batch 12.
 
 python examples/char_gpt.py shakespeare.txt
 """
