@@ -20,12 +20,12 @@ FILES = sorted(path for path in SRC.rglob("*.py"))
 
 SPINE = (
     "windows", "plan", "undo", "spikes", "state", "loss_rules", "losses", "callbacks", "tally", "step", "closures",
-    "evaluation", "guard", "loop", "changes", "environment", "signals", "session", "trainer", "run", "replay", "finders",
+    "evaluation", "loop", "bundle", "guard", "changes", "environment", "signals", "session", "trainer", "run", "replay", "finders",
     "profiling", "verdict", "check",
 )  # fmt: skip
 SHELVES = {
     "errors": 0,
-    **dict.fromkeys(("protocols", "records", "config"), 1),
+    **dict.fromkeys(("protocols", "records", "config", "assets"), 1),
     **dict.fromkeys(("rng", "devices"), 2),
     **dict.fromkeys(
         ("optim", "amp", "utils", "distributed", "serialization", "metrics", "report", "datasets", "models"), 3

@@ -1,19 +1,19 @@
 """The loop. The whole life of a run stands on this page:
 
-    fit(state, windows, step, plan, services):
-        train_start
-        what a stop left undone (an evaluation) is done first
-        for window in windows:                  # the micro-batches of one step; never straddles epochs
-            first window of an epoch?  epoch_start
-            result = step(state, window)        # forward, backward, unscale, clip, update, schedule
-            state counts it; result joins the meters        # results stay on the device
-            step_end
-            log due?    report the meters       # the only host read
-            eval due?   evaluate, report, remember the best; eval_end
-            last window of an epoch?  epoch_end
-            save due?   save                    # the last act of a step: nothing of it is left to do
-            leave if done or a stop was requested
-        train_end
+fit(state, windows, step, plan, services):
+    train_start
+    what a stop left undone (an evaluation) is done first
+    for window in windows:                  # the micro-batches of one step; never straddles epochs
+        first window of an epoch?  epoch_start
+        result = step(state, window)        # forward, backward, unscale, clip, update, schedule
+        state counts it; result joins the meters        # results stay on the device
+        step_end
+        log due?    report the meters       # the only host read
+        eval due?   evaluate, report, remember the best; eval_end
+        last window of an epoch?  epoch_end
+        save due?   save                    # the last act of a step: nothing of it is left to do
+        leave if done or a stop was requested
+    train_end
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lucid.evaluation import Interrupted
 from lucid.plan import Plan
 from lucid.records import Record
 from lucid.state import TrainState
-from lucid.step import StepResult
+from lucid.step import HARMLESS, OMITTED, StepResult
 from lucid.windows import Window
 
 Step = Callable[[TrainState, Window], StepResult]
@@ -51,6 +51,8 @@ class Services:
     """Told each step, for progress displays."""
     explain: Callable[[TrainState, Window, StepResult], dict[str, Any]] = lambda state, window, result: {}
     """Says what is known about a step that was left out."""
+    roll_back: Callable[[TrainState, Window, dict[str, Any]], None] = lambda state, window, info: None
+    """Takes the state back to the last good checkpoint after a bad step."""
     clock: Clock = field(default_factory=lambda: Clock())
 
 
@@ -103,14 +105,15 @@ def is_over(state: TrainState, plan: Plan) -> bool:
 
 def after_step(state: TrainState, window: Window, result: StepResult, plan: Plan, services: Services) -> None:
     """Do all that is due after a step."""
-    count(state, window, result, plan, services)
+    if not count(state, window, result, plan, services):
+        return
     if services.evaluate is not None and is_eval_due(state, window, plan):
         evaluate(state, window.epoch, services)
     end_step(state, window, plan, services)
 
 
-def count(state: TrainState, window: Window, result: StepResult, plan: Plan, services: Services) -> None:
-    """Count a step, tell the callbacks, and log where it is due."""
+def count(state: TrainState, window: Window, result: StepResult, plan: Plan, services: Services) -> bool:
+    """Count a step, tell the callbacks, and log where it is due; False if the run went back to a checkpoint instead."""
     progress, callbacks = state.progress, services.callbacks
     rows = window.num_rows
     progress.step += 1
@@ -121,13 +124,14 @@ def count(state: TrainState, window: Window, result: StepResult, plan: Plan, ser
     if result.skipped is None:
         progress.skipped_in_row = 0
         state.meters.add(result.loss, result.grad_norm, result.count, result.parts)
-    else:
-        left_out(state, window, result, services)
+    elif not left_out(state, window, result, services):
+        return False
     callbacks.on_step_end(state)
     for parameter in state.parameters():
         parameter.grad = None
     if plan.is_due(plan.log_every, progress.step, window.last, is_last(state, window, plan)):
         log(state, window.epoch, services)
+    return True
 
 
 def is_eval_due(state: TrainState, window: Window, plan: Plan) -> bool:
@@ -220,8 +224,11 @@ def accept(state: TrainState, epoch: int, metrics: dict[str, float], services: S
     write(state, services, "eval", epoch, metrics, {"best": is_best})
 
 
-def left_out(state: TrainState, window: Window, result: StepResult, services: Services) -> None:
+def left_out(state: TrainState, window: Window, result: StepResult, services: Services) -> bool:
     """Count and report a step that was left out; too many in a row end the run.
+
+    Returns:
+        False if by policy the run went back to a checkpoint.
 
     Raises:
         NonFiniteError: by policy at once, or after `max_skips` in a row.
@@ -234,13 +241,18 @@ def left_out(state: TrainState, window: Window, result: StepResult, services: Se
     write(state, services, "skip", window.epoch, values, info)
     where = f"step {progress.step} (epoch {window.epoch + 1}): {result.skipped}"
     details = "".join(f"; {name}: {value}" for name, value in info.items() if name != "reason")
-    if state.config.non_finite == "raise":
+    policy = "skip" if result.skipped in HARMLESS else state.config.non_finite
+    if policy == "raise":
         raise NonFiniteError(f"{where}{details}. The weights are those of the step before.")
-    if progress.skipped_in_row >= state.config.max_skips:
+    if policy == "rollback":
+        services.roll_back(state, window, info)
+        return False
+    if progress.skipped_in_row >= state.config.max_skips and result.skipped != OMITTED:
         raise NonFiniteError(
             f"{progress.skipped_in_row} steps in a row were left out, the last at {where}{details}. "
             "Lower the learning rate, look at these rows, or raise train.max_skips."
         )
+    return True
 
 
 def finish_pending(state: TrainState, plan: Plan, services: Services) -> None:

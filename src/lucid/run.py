@@ -123,8 +123,7 @@ class Run:
             return False
         session = self._open
         result = update(session.state, tally)
-        count_step(session.state, self._held, result, session.plan, session.services)
-        self._is_stepped = True
+        self._is_stepped = count_step(session.state, self._held, result, session.plan, session.services)
         return True
 
     def report(self, metrics: Mapping[str, float]) -> None:

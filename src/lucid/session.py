@@ -15,10 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from lucid import changes, environment, guard, rng
+from lucid import changes, environment, rng
 from lucid.callbacks import Callback, Callbacks
 from lucid.config.files import toml_text
 from lucid.errors import ConfigError
+from lucid.guard import Guard
 from lucid.loop import Services
 from lucid.plan import Plan
 from lucid.records import Record
@@ -27,7 +28,7 @@ from lucid.serialization import Store
 from lucid.signals import Deadline, Stopped, exit_code, listen
 from lucid.state import TrainState
 from lucid.utils.data import Feed
-from lucid.windows import Window, windows
+from lucid.windows import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +87,15 @@ class Session:
         self.compared = self._compared()  # as given: schedules and callbacks may move settings later
         self.reports = Reports([*self._own_reports(), *reports])
         self.store: Store | None = None
+        self.guard = Guard(self)
         self.services = Services(
             write=self.reports.write,
             save=self.save,
             evaluate=evaluate,
             callbacks=self.callbacks,
             tick=self.reports.tick,
-            explain=lambda state, window, result: guard.explain(feed.rows, state, window, result),
+            explain=self.guard.explain,
+            roll_back=self.guard.roll_back,
         )
         self.is_done = False
         self._stack = ExitStack()
@@ -127,7 +130,8 @@ class Session:
         rng.seed_all(rng.derive(self.state.config.seed, "train"))
         if not self._resume():
             self.reports.rewind(-1)  # what a run left that was killed before its first checkpoint
-            self._write("plan", info={**self.plan.to_dict(), **self.facts})
+            self.write("plan", info={**self.plan.to_dict(), **self.facts})
+        self.guard.begin()
         self._stack.enter_context(listen(self.state))
         self._stack.enter_context(self.deadline.watch(self.state))
 
@@ -144,8 +148,7 @@ class Session:
 
     def windows(self) -> Iterator[Window]:
         """Return the windows that are left."""
-        config = self.state.config
-        return windows(self.feed, self.state.progress, config.gradient_accumulation_steps, config.epochs)
+        return self.guard.windows()
 
     def result(self) -> Result:
         """Return how the run stands."""
@@ -175,13 +178,13 @@ class Session:
 
     def save(self, state: TrainState, window: Window) -> None:
         """Make a checkpoint; the store copies the state and writes it beside the training."""
-        if self.store is None:
+        if not self.guard.check_before_save(state) or self.store is None:
             return
         monitor = state.config.monitor or "eval/loss"
         fresh = state.progress.evaluated == state.progress.step
         value = state.metrics.get(monitor) if fresh else None
         name = f"step-{state.progress.step:08d}.lcs"
-        self._write("save", info={"path": f"checkpoints/{name}", "value": value})
+        self.write("save", info={"path": f"checkpoints/{name}", "value": value})
         started = time.monotonic()
         self.store.save(
             self.tree(window),
@@ -214,12 +217,17 @@ class Session:
         if self.state.config.changes == "refuse":
             changes.refuse(found, str(entry.path))
         now = changes.hyperparameters(self.state.optimizers)
-        self.callbacks.load_state_dict(tree["callbacks"])
-        self.state.load_state_dict(tree)
+        self.take(tree)
         changes.set_hyperparameters(self.state, found, now)
-        self.feed.load_state_dict(tree["data"])
         self._go_on(found)
         return True
+
+    def take(self, tree: dict[str, Any]) -> None:
+        """Become what a checkpoint holds."""
+        self.callbacks.load_state_dict(tree["callbacks"])
+        self.state.load_state_dict(tree)
+        self.state.saved_step = self.state.progress.step
+        self.feed.load_state_dict(tree["data"])
 
     def _go_on(self, found: list[changes.Change]) -> None:
         """Say from where the run goes on, and whether it is already done."""
@@ -239,7 +247,7 @@ class Session:
             **self.plan.to_dict(),
             **self.facts,
         }
-        self._write("resume", info=info)
+        self.write("resume", info=info)
 
     def _refuse_foreign(self) -> None:
         if self.store is not None and self.store.foreign:
@@ -289,9 +297,10 @@ class Session:
             "exit_code": result.exit_code,
         }
         if not self.is_done:
-            self._write("stop" if result.exit_code else "end", info=info)
+            self.write("stop" if result.exit_code else "end", info=info)
 
-    def _write(self, kind: str, info: Mapping[str, Any]) -> None:
+    def write(self, kind: str, info: Mapping[str, Any]) -> None:
+        """Write a record of this moment."""
         progress = self.state.progress
         self.services.write(Record(kind, progress.step, progress.epoch + 1, info=_plain(info)))
 

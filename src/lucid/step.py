@@ -25,6 +25,12 @@ from lucid.windows import Window
 
 Forward = Callable[[nn.Module, Any], Loss]
 
+# Why steps are left out that were no fault: no policy but "skip" applies to them.
+EMPTY = "no valid target in the window"
+OVERFLOW = "gradient overflow in fp16"
+OMITTED = "its window is left out since the run went back to a checkpoint"
+HARMLESS = (EMPTY, OVERFLOW, OMITTED)
+
 
 @dataclass(slots=True)
 class StepResult:
@@ -79,7 +85,7 @@ def update(state: TrainState, tally: Tally) -> StepResult:
         state.step_schedulers()
     else:
         state.buffers.restore()
-        result.skipped = _why(state, tally)
+        result.skipped = _why(state, tally, loss)
     state.precision.update()
     return result
 
@@ -107,8 +113,10 @@ def _clip(state: TrainState, gradients: list[Tensor], norm: Tensor, loss: Tensor
     return True
 
 
-def _why(state: TrainState, tally: Tally) -> str:
+def _why(state: TrainState, tally: Tally, loss: Tensor) -> str:
     if tally.is_empty:
-        return "no valid target in the window"
-    usual = "gradient overflow in fp16" if state.precision.mode == "fp16" else "NaN or inf in loss or gradient"
-    return state.watch.spike() or usual
+        return EMPTY
+    scaler = state.precision.scaler
+    if scaler is not None and torch.isfinite(loss) and scaler.get_scale() > 1 and not state.watch.spike():
+        return OVERFLOW  # the scale was too high: the scaler lowers it
+    return state.watch.spike() or "NaN or inf in loss or gradient"

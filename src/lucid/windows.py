@@ -32,6 +32,8 @@ class Progress:
     """Times that the run went back to a checkpoint."""
     omitted: list[list[int]] = field(default_factory=list)
     """Windows that a rollback leaves out for good: [epoch, first micro-batch]."""
+    halvings: int = 0
+    """Times that micro-batches were halved because memory ran out."""
     evaluated: int = -1
     """Step of the last evaluation."""
     pending: bool = False

@@ -29,7 +29,6 @@ class EMA(Callback):
         self.decay = decay
         self.average: dict[str, torch.Tensor] = {}
         self._raw: dict[str, torch.Tensor] | None = None
-        self._skipped = 0
 
     def on_train_start(self, state: TrainState) -> None:
         """Begin with the weights as they are, unless a checkpoint brought an average."""
@@ -37,12 +36,10 @@ class EMA(Callback):
         if not self.average:
             self.average = {name: weight.detach().clone() for name, weight in live.items()}
         self.average = {name: self.average[name].to(weight.device) for name, weight in live.items()}
-        self._skipped = state.progress.skipped
 
     def on_step_end(self, state: TrainState) -> None:
         """Move the average towards the weights."""
-        if state.progress.skipped != self._skipped:
-            self._skipped = state.progress.skipped
+        if state.progress.skipped_in_row:
             return
         weights = [weight.detach() for weight in self._parameters(state).values()]
         torch._foreach_lerp_(list(self.average.values()), weights, 1 - self.decay)
@@ -64,8 +61,10 @@ class EMA(Callback):
         return {"average": self.average, "decay": self.decay}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the average of a checkpoint."""
-        self.average = dict(state["average"])
+        """Take the average of a checkpoint, onto the device of the one before."""
+        live = self.average
+        self.average = {name: value.to(live[name].device if name in live else value.device, copy=True)
+                        for name, value in state["average"].items()}  # fmt: skip
 
     def averaged_state(self, state: TrainState) -> dict[str, Any]:
         """Return the model's state with averaged weights, to save or export."""
