@@ -12,7 +12,7 @@ from lucid.serialization import layout, memory
 from lucid.serialization.handle import Handle
 from lucid.serialization.writer import run_threads
 
-UNIT = 4 << 20  # bytes read by one call
+UNIT = memory.BLOCK  # bytes read by one call, unless a chunk is larger
 PIECES = 64  # a unit that falls into more tensors than that goes through a scratch buffer
 THREADS = 2
 
@@ -44,10 +44,10 @@ class Chunks:
         errors: list[BaseException] = []
 
         def work() -> None:
-            scratch = memory.Buffer(max(UNIT, self._chunk) if self._chunk <= self.size or wanted else 0)
             try:
-                for low, high in parts.pop():
-                    bad.extend(self._unit(low, high, wanted, starts, scratch))
+                with memory.scratch(min(max(UNIT, self._chunk), self.size)) as scratch:
+                    for low, high in parts.pop():
+                        bad.extend(self._unit(low, high, wanted, starts, scratch))
             except BaseException as error:
                 errors.append(error)
 
@@ -68,12 +68,12 @@ class Chunks:
     def bad(self) -> list[int]:
         """Read all data and return the chunks whose checksum is wrong."""
         step = max(UNIT, self._chunk)
-        scratch = memory.Buffer(min(step, self.size))
         found: list[int] = []
-        for low in range(0, self.size, step):
-            view = scratch.view[: min(step, self.size - low)]
-            self._handle.read([view], self._base + low)
-            found += self._check(low, [view])
+        with memory.scratch(min(step, self.size)) as scratch:
+            for low in range(0, self.size, step):
+                view = scratch.view[: min(step, self.size - low)]
+                self._handle.read([view], self._base + low)
+                found += self._check(low, [view])
         return found
 
     def names(self, chunks: Iterable[int]) -> list[str]:
@@ -94,7 +94,7 @@ class Chunks:
         )
 
     def _units(self, wanted: list[Range]) -> list[tuple[int, int]]:
-        """Return the ranges to read: whole chunks, about 4 MiB together."""
+        """Return the ranges to read: whole chunks, about 1 MiB together."""
         chunk = self._chunk
         step = max(UNIT // chunk, 1) * chunk
         units: list[tuple[int, int]] = []

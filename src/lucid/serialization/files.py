@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any, BinaryIO
 
+from lucid.serialization import memory
 from lucid.serialization.decode import Decoder, decoding
 from lucid.serialization.handle import Source
 from lucid.serialization.location import MapLocation, placer
@@ -83,7 +84,7 @@ def load(
         MismatchError: nothing is at `select`.
     """
     names = [select] if isinstance(select, str) else select
-    with Reader(path) as reader:
+    with memory.no_collection(), Reader(path) as reader:
         with decoding(reader.where):
             nodes = [reader.tree] if names is None else [find(reader.tree, name, reader.where) for name in names]
             needed = references(nodes)

@@ -129,12 +129,13 @@ class Footer:
             raise FormatError(f"{where}: the regions in the footer contradict each other. The file is broken.")
 
 
-def pack_header(blocks: Iterable[Block], tail: tuple[int, int], metadata: dict[str, str]) -> bytes:
+def pack_header(blocks: Iterable[Block], tail: tuple[int, int] | None, metadata: dict[str, str]) -> bytes:
     """Return the length word and the header, padded so that the data starts at a multiple of 4096."""
     entries: dict[str, Any] = {"__metadata__": metadata}
     for block in blocks:
         entries[block.name] = {"dtype": block.dtype, "shape": block.shape, "data_offsets": (block.start, block.stop)}
-    entries[TAIL_NAME] = {"dtype": "U8", "shape": (tail[1] - tail[0],), "data_offsets": tail}
+    if tail is not None:
+        entries[TAIL_NAME] = {"dtype": "U8", "shape": (tail[1] - tail[0],), "data_offsets": tail}
     text = json.dumps(entries, separators=(",", ":")).encode("ascii")
     size = -(-(8 + len(text)) // PAGE) * PAGE - 8
     if size > MAX_HEADER:
@@ -148,7 +149,7 @@ def pack_header(blocks: Iterable[Block], tail: tuple[int, int], metadata: dict[s
 def parse_json(raw: bytes, where: str) -> Any:
     """Read JSON strictly: no duplicate keys, no NaN or Infinity, any wrong input is a `FormatError`."""
     try:
-        return json.loads(raw, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_integer)
+        return json.loads(raw, object_pairs_hook=_unique, parse_constant=_refuse)
     except (ValueError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(f"{where} is not valid JSON: {str(error)[:200]}") from None
 
@@ -162,12 +163,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
-
-
-def _integer(text: str) -> int:
-    if len(text) > 20:  # 2^64 has 20 digits; larger ones are written as hex text
-        raise ValueError("an integer has more than 20 digits")
-    return int(text)
 
 
 def parse_header(raw: bytes, data_size: int, where: str) -> tuple[list[Block], dict[str, str]]:
@@ -196,26 +191,34 @@ def parse_header(raw: bytes, data_size: int, where: str) -> tuple[list[Block], d
 
 
 def _parse_block(name: str, entry: Any, where: str) -> Block:
-    what = f"{where}: header entry {name[:80]!r}"
-    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
-        raise FormatError(f"{what} must have dtype, shape and data_offsets.")
-    dtype, offsets = entry["dtype"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in WIDTHS:
-        raise FormatError(f"{what} has the unknown dtype {str(dtype)[:80]!r}.")
-    shape = check_sizes(entry["shape"], what)
-    if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(x) is int for x in offsets)):
-        raise FormatError(f"{what}: data_offsets must be two integers.")
-    bits = math.prod(shape) * WIDTHS[dtype]
-    if not 0 <= offsets[0] <= offsets[1] < MAX_SIZE or bits % 8 or offsets[1] - offsets[0] != bits // 8:
-        raise FormatError(f"{what}: data_offsets do not fit shape {list(shape)[:8]} of {dtype}.")
-    return Block(name, dtype, shape, offsets[0], offsets[1])
+    try:
+        dtype, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        width = WIDTHS[dtype]
+    except (TypeError, ValueError, KeyError):
+        raise FormatError(
+            f"{where}: header entry {name[:80]!r} must have a known dtype, a shape and two data_offsets, got "
+            f"{str(entry)[:200]}."
+        ) from None
+    sizes = check_sizes(shape, where)
+    if type(start) is not int or type(stop) is not int or not 0 <= start <= stop < MAX_SIZE:
+        raise FormatError(f"{where}: header entry {name[:80]!r} has the wrong data_offsets {start!r}, {stop!r}.")
+    if (stop - start) * 8 != math.prod(sizes) * width:
+        raise FormatError(f"{where}: header entry {name[:80]!r}: data_offsets do not fit its shape and {dtype}.")
+    return Block(name, dtype, sizes, start, stop)
 
 
 def check_sizes(shape: Any, what: str) -> tuple[int, ...]:
     """Return `shape` as a tuple if it is a list of at most 64 sizes whose product stays below 2^62."""
-    if not isinstance(shape, list) or not all(type(x) is int and x >= 0 for x in shape):
-        raise FormatError(f"{what}: a shape must be a list of integers of at least 0.")
-    if len(shape) > MAX_DIMS or math.prod(max(x, 1) for x in shape) >= MAX_SIZE:
+    if type(shape) is not list:
+        raise FormatError(f"{what}: a shape must be a list of integers of at least 0, got {str(shape)[:80]}.")
+    total = 1
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise FormatError(f"{what}: a shape must be a list of integers of at least 0, got {str(shape)[:80]}.")
+        total *= size or 1
+        if total >= MAX_SIZE:
+            break
+    if total >= MAX_SIZE or len(shape) > MAX_DIMS:
         raise LimitError(f"{what}: a shape must have at most {MAX_DIMS} dimensions and 2^62 elements.")
     return tuple(shape)
 

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import mmap
+from collections.abc import Iterator
+
+BLOCK = 1 << 20  # bytes handled at a time: small enough to be hashed while still in the cache of the core
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Pause the cyclic garbage collector: it would go over every new node of a large tree again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def view(address: int, size: int) -> memoryview:
@@ -24,3 +41,24 @@ class Buffer:
         self._map = mmap.mmap(-1, max(size, 1))
         self.view = memoryview(self._map)
         self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._map))
+
+
+# Fresh memory is several times slower than used memory, so scratch blocks are kept for the next save or load.
+_spare: list[Buffer] = []
+SPARE = 8
+
+
+@contextlib.contextmanager
+def scratch(size: int) -> Iterator[Buffer]:
+    """Lend a buffer of at least `size` bytes."""
+    try:
+        buffer = _spare.pop()
+    except IndexError:
+        buffer = Buffer(size)
+    if buffer.size < size:
+        buffer = Buffer(size)
+    try:
+        yield buffer
+    finally:
+        if buffer.size <= BLOCK and len(_spare) < SPARE:
+            _spare.append(buffer)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lucid.errors import UnsupportedTypeError
-from lucid.serialization import dtypes, layout
+from lucid.serialization import dtypes, layout, memory
 from lucid.serialization.encode import Encoder
 from lucid.serialization.slots import Slot, extent
 
@@ -37,6 +37,7 @@ class Plan:
         return len(self.header) + self.data_size + len(self.manifest) + 8 * self.chunks + layout.FOOTER_SIZE
 
 
+@memory.no_collection()
 def make_plan(state: Any, *, types: Sequence[type] = (), meta: dict[str, Any] | None = None) -> Plan:
     """Encode a state and lay out its bytes. Nothing is copied, the slots point into the state's memory.
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from lucid.errors import MismatchError, nearest
+from lucid.serialization import memory
 from lucid.serialization.decode import Decoder, decoding
 from lucid.serialization.handle import Source
 from lucid.serialization.nodes import PAIRS, Node, children, find, key_text, references
@@ -50,7 +51,7 @@ def load_into(
         ...     s.load_into(f"{folder}/a.lcs", {"weight": weight})["step"], weight
         (3, tensor([1., 1.]))
     """
-    with Reader(path) as reader:
+    with memory.no_collection(), Reader(path) as reader:
         match = Match(reader, types)
         with decoding(reader.where):
             node = reader.tree if select is None else find(reader.tree, select, reader.where)

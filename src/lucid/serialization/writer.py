@@ -16,9 +16,9 @@ from lucid.serialization import layout, memory
 from lucid.serialization.plan import Plan
 from lucid.serialization.sources import Data
 
-BLOCK = 4 << 20
-THREADS = 3  # one waits for the disk while the others copy and hash; 12 MiB of scratch
-DIRECT_FROM = 8 << 20  # below that the page cache is as fast
+BLOCK = memory.BLOCK
+THREADS = 4  # while some wait for the disk the others copy and hash
+DIRECT_FROM = 1 << 20  # below that the page cache is as fast
 
 
 def write_file(plan: Plan, data: Data, path: str, fd: int) -> None:
@@ -37,13 +37,13 @@ def write_file(plan: Plan, data: Data, path: str, fd: int) -> None:
 
 def write_stream(plan: Plan, data: Data, file: BinaryIO) -> None:
     """Write all of a plan to an open binary file, from its position on, front to back."""
-    scratch = memory.Buffer(BLOCK)
     table: list[int] = []
     file.write(plan.header)
-    for low in range(0, plan.data_size, BLOCK):
-        view = data.view(low, min(low + BLOCK, plan.data_size), scratch)
-        table += hashes(view)
-        file.write(view)
+    with memory.scratch(BLOCK) as scratch:
+        for low in range(0, plan.data_size, BLOCK):
+            view = data.view(low, min(low + BLOCK, plan.data_size), scratch)
+            table += hashes(view)
+            file.write(view)
     file.write(tail(plan, table))
 
 
@@ -95,9 +95,9 @@ class _Blocks:
 
     def _work(self) -> None:
         try:
-            scratch = memory.Buffer(BLOCK)
-            while (low := self._take()) < self._plan.data_size:
-                self._write(low, self._data.view(low, min(low + BLOCK, self._plan.data_size), scratch))
+            with memory.scratch(BLOCK) as scratch:
+                while (low := self._take()) < self._plan.data_size:
+                    self._write(low, self._data.view(low, min(low + BLOCK, self._plan.data_size), scratch))
         except BaseException as error:  # handed to the thread that asked for the save
             self._error = self._error or error
 
