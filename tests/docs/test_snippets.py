@@ -28,7 +28,9 @@ def snippets(page: Path) -> list[tuple[int, str]]:
     "page", [page for page in PAGES if snippets(page)], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks of a page run as one program in an empty folder."""
+    """All blocks of a page run as one program in an empty folder; a page may name packages that it needs."""
+    for package in re.findall(r"^<!-- needs: (\w+) -->$", page.read_text(), re.MULTILINE):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     space: dict[str, object] = {"__name__": "__main__"}
