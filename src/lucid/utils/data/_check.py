@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, SequentialSampler
 
 from lucid.errors import DataError
 
 from ._order import length_of
+from ._sampling import is_exactly
 
 
 def check_kind(loader: Any, role: str) -> None:
@@ -36,6 +37,10 @@ def check_map_style(loader: Any, role: str) -> None:
             f"the {role} data set {name} must have __getitem__(row) and __len__(), or be an IterableDataset."
         )
     rows = length_of(dataset)
+    if rows is None and is_exactly(getattr(loader.batch_sampler, "sampler", loader.sampler), SequentialSampler):
+        raise DataError(
+            f"the {role} data set {name} must have __len__(), or its loader a sampler that says which rows."
+        )
     if rows == 0:
         raise DataError(f"the {role} data set {name} must have rows, got none.")
     size = getattr(loader, "batch_size", None)

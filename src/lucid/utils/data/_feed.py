@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Generator, Iterator
 from typing import Any, Literal
 
 import torch
@@ -46,17 +47,19 @@ class Feed:
         role: Literal["train", "eval"] = "train",
         on_stream: Literal["refuse", "skip"] = "refuse",
     ) -> None:
+        self._given: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
         self.device = torch.device(device)
         self.role = role
         check_kind(loader, role)
-        if isinstance(loader, list | tuple):
+        ready = isinstance(loader, list | tuple)
+        if ready:
             loader = torch.utils.data.DataLoader(_not_empty(loader, role), batch_size=None)
         self.loader = loader
         own_seed = seed if role == "train" else rng.derive(seed, role)
         self._source: MapSource | StreamSource
         if _is_map_style(loader):
             check_map_style(loader, role)
-            self._source = MapSource(loader, own_seed, pin=self.device.type == "cuda")
+            self._source = MapSource(loader, own_seed, self.device.type == "cuda", ready, tell_epoch=role == "train")
         else:
             self._source = StreamSource(loader, own_seed, on_stream)
 
@@ -72,8 +75,11 @@ class Feed:
     @property
     def batch_size(self) -> int | None:
         """Rows per micro-batch, or None if they differ or nobody knows."""
-        size = getattr(self.loader, "batch_size", None)
-        return size if isinstance(size, int) else None
+        for holder in (self.loader, getattr(self.loader, "batch_sampler", None)):
+            size = getattr(holder, "batch_size", None)
+            if isinstance(size, int):
+                return size
+        return None
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the micro-batches of an epoch from number `start` on, on the device.
@@ -87,7 +93,12 @@ class Feed:
                 nothing.
             ResumeError: if a stream cannot go to `start`.
         """
-        batches = self._source.batches(epoch, start)
+        batches = self._moved(self._source.batches(epoch, start))
+        if isinstance(batches, Generator):
+            self._given.add(batches)
+        return batches
+
+    def _moved(self, batches: Iterator[Any]) -> Iterator[Any]:
         if self.device.type == "cpu":
             return batches
         if self._source.may_run_ahead:
@@ -116,7 +127,9 @@ class Feed:
         return self._source.notes()
 
     def close(self) -> None:
-        """Stop worker processes and threads."""
+        """Stop worker processes and threads; iterators that were given out are over."""
+        for batches in list(self._given):
+            batches.close()
         self._source.close()
 
 

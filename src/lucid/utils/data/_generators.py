@@ -19,8 +19,11 @@ from lucid import rng
 
 _KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _LEAVES = (str, bytes, int, float, complex, torch.Tensor, np.ndarray, type, types.ModuleType, types.FunctionType)
-_LEVELS = 4  # data set -> transform -> its list -> one of them
+AMBIENT = (torch.default_generator, np.random.mtrand._rand, getattr(random, "_inst", None))
+"""The generators behind the global functions."""
+_LEVELS = 8  # subset -> data set -> transform -> its list -> one of them -> generator
 _WIDTH = 64  # parts looked at per object: enough for transforms, cheap for a list of a million rows
+_OBJECTS = 4096  # objects looked at in all
 
 
 class OwnGenerators:
@@ -72,13 +75,12 @@ class OwnGenerators:
 
 
 def _find(holder: object, skip: Sequence[object]) -> Iterator[Any]:
-    ambient = (torch.default_generator, np.random.mtrand._rand, getattr(random, "_inst", None))
-    seen = {id(one) for one in (*ambient, *skip)}
+    seen = {id(one) for one in (*AMBIENT, *skip)}
     level: list[Any] = [holder]
     for _ in range(_LEVELS):
         below = []
         for part in (part for one in level for part in _parts(one)):
-            if id(part) in seen or isinstance(part, _LEAVES):
+            if id(part) in seen or isinstance(part, _LEAVES) or len(seen) > _OBJECTS:
                 continue
             seen.add(id(part))
             if isinstance(part, _KINDS):

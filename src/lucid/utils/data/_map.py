@@ -8,14 +8,14 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import default_collate, default_convert
+from torch.utils.data import default_collate
 
 from lucid import rng
 from lucid.errors import ResumeError
 
 from ._check import check_start
 from ._gather import gather_of
-from ._order import Order
+from ._order import Order, length_of
 from ._rows import RowReader, Ticket, unwrap
 from ._sampling import SamplerStates, Sampling
 from ._worker import WorkerInit, same
@@ -30,18 +30,20 @@ class MapSource:
         loader: torch's DataLoader, or one like it.
         seed: what every order and every row's randomness is derived from.
         pin: let workers hand over page-locked memory.
+        ready: the data set is a list of ready batches, which are handed out as they are.
+        tell_epoch: call `set_epoch` of the data set too, where it has one.
     """
 
-    def __init__(self, loader: Any, seed: int, pin: bool) -> None:
+    def __init__(self, loader: Any, seed: int, pin: bool = False, ready: bool = False, tell_epoch: bool = True) -> None:
         self.loader = loader
         self._seed = seed
         self._pin = pin
         single = loader.batch_sampler is None
         here = loader.num_workers == 0
-        self._ready = here and single and type(loader.dataset) in (list, tuple) and loader.collate_fn is default_convert
+        self._ready = ready
         in_memory = here and not single and loader.collate_fn is default_collate
         self._gather = gather_of(loader.dataset) if in_memory else None
-        self._reader = RowReader(loader.dataset, loader.collate_fn, seed, single)
+        self._reader = RowReader(loader.dataset, loader.collate_fn, seed, single, tell_epoch)
         self._sampling = Sampling(loader, seed)
         self._states = SamplerStates(self._sampling.chain)
         self._start_states: tuple[int, dict[str, Any]] | None = None
@@ -72,8 +74,8 @@ class MapSource:
             self._go_to(epoch)
             while len(self._orders) >= _KEPT:
                 del self._orders[next(iter(self._orders))]
-            told = self._sampling.count(epoch) if self._sampling.tells_length else None
             order = self._sampling.order(epoch)
+            told = length_of(self._sampling.outer)
             if told is not None and told != order.num_batches:
                 name = type(self._sampling.outer).__name__
                 warnings.warn(
@@ -98,8 +100,8 @@ class MapSource:
 
     def num_batches(self, epoch: int) -> int:
         """Return the number of batches, by the sampler's length where it has one."""
-        if epoch in self._orders:
-            return self._orders[epoch].num_batches
+        if epoch in self._orders or self._sampling.lasts_one_epoch:
+            return self.order(epoch).num_batches
         return self._sampling.count(epoch)
 
     def batches(self, epoch: int, start: int) -> Iterator[Any]:
@@ -108,7 +110,7 @@ class MapSource:
         check_start(epoch, start, order.num_batches)
         if self._gather is not None:
             return self._gather.batches(order, start)
-        if self._ready and isinstance(order.rows, range):
+        if self._ready:
             return islice(self.loader.dataset, start, None)
         if self.loader.num_workers > 0:
             return self._from_workers(order, epoch, start)

@@ -113,3 +113,18 @@ def length_of(thing: object) -> int | None:
         return len(thing) if isinstance(thing, Sized) else None
     except (TypeError, NotImplementedError):
         return None
+
+
+def vars_of(thing: Any) -> dict[str, Any]:
+    """Return the attributes of an object, {} for one that keeps them elsewhere."""
+    attributes: dict[str, Any] = getattr(thing, "__dict__", {})
+    return attributes
+
+
+def layers_of(dataset: Any) -> list[Any]:
+    """Return the data set and the data sets that it wraps."""
+    layers: list[Any] = []
+    while dataset is not None and len(layers) < 16:
+        layers.append(dataset)
+        dataset = getattr(dataset, "dataset", None)
+    return layers

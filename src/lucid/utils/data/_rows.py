@@ -21,6 +21,7 @@ from lucid import rng
 from lucid.errors import DataError
 
 from ._generators import OwnGenerators
+from ._order import layers_of
 
 _LOW = 2**32 - 1  # NumPy's global generator takes 32 bits
 _ALL = 2**64 - 1
@@ -52,13 +53,17 @@ class RowReader:
         collate_fn: makes a batch out of a list of rows, or out of one item if `single`.
         seed: what the seeds of rows are derived from.
         single: the loader has `batch_size=None`: one key gives one batch.
+        tell_epoch: call `set_epoch` of the data set, or of the one that it wraps, once per epoch and process.
     """
 
-    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], seed: int, single: bool) -> None:
+    def __init__(
+        self, dataset: Any, collate_fn: Callable[[Any], Any], seed: int, single: bool, tell_epoch: bool = True
+    ) -> None:
         self.dataset = dataset
         self.collate_fn = collate_fn
         self.seed = seed
         self.single = single
+        self.tell_epoch = tell_epoch
         self._at_once = not single and reads_at_once(dataset)
         self._seed_collate = collate_fn not in (default_collate, default_convert)
         self._epoch: int | None = None
@@ -107,8 +112,9 @@ class RowReader:
         self._epoch = epoch
         self._row_seed = rng.derive(self.seed, "row", epoch)
         self._collate_seed = rng.derive(self.seed, "collate", epoch)
-        if callable(getattr(self.dataset, "set_epoch", None)):
-            self.dataset.set_epoch(epoch)
+        listeners = [one for one in layers_of(self.dataset) if callable(getattr(one, "set_epoch", None))]
+        if self.tell_epoch and listeners:
+            listeners[0].set_epoch(epoch)
 
     def _seed(self, base: int, ticket: Ticket, number: int) -> None:
         """Seed every stream by what a row is called: its key, and which time it comes in this epoch."""

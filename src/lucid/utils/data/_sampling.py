@@ -28,8 +28,8 @@ from torch.utils.data import (
 from lucid import rng
 from lucid.errors import DataError
 
-from ._generators import OwnGenerators
-from ._order import Order, length_of, pack
+from ._generators import AMBIENT, OwnGenerators
+from ._order import Order, layers_of, length_of, pack, vars_of
 
 _DEPTH = 3  # how many wrappers around a sampler are looked through
 _PLAIN = (int, float, str, bool, type(None))
@@ -49,6 +49,11 @@ class Sampling:
         self.outer = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         self.chain = sampler_chain(self.outer, loader.dataset)
 
+    @property
+    def lasts_one_epoch(self) -> bool:
+        """Whether a sampler is an iterator: looking at it uses it up."""
+        return any(hasattr(one, "__next__") for one in self.chain)
+
     def order(self, epoch: int) -> Order:
         """Return the order of an epoch, telling `set_epoch` and letting counters of the samplers go on.
 
@@ -59,11 +64,6 @@ class Sampling:
             with rng.fork(self._order_seed(epoch)):
                 set_epoch(self.chain, epoch)
         return self._make(epoch, keep=True)
-
-    @property
-    def tells_length(self) -> bool:
-        """Whether the outer sampler has a length."""
-        return length_of(self.outer) is not None
 
     def count(self, epoch: int) -> int:
         """Return the number of batches of an epoch without touching the user's samplers."""
@@ -133,7 +133,7 @@ class Sampling:
         chain = sampler_chain(sampler, dataset)
         twin = None if any(map(is_stateful, chain)) else _copied(sampler, dataset)
         runs = sampler if twin is None else twin
-        own = OwnGenerators(runs, skip=_layers(dataset))
+        own = OwnGenerators(runs, skip=layers_of(dataset))
         before = own.capture()
         own.seed(self._order_seed(epoch))
         try:
@@ -147,27 +147,20 @@ class Sampling:
 
 
 def _copied(sampler: Any, dataset: Any) -> Any:
-    """Return a copy that shares the data set, or None where it cannot be copied."""
+    """Return a copy that shares the data set and the global streams, or None where it cannot be copied."""
     try:
-        return copy.deepcopy(sampler, {id(layer): layer for layer in _layers(dataset)})
+        layers = layers_of(dataset)
+        parts = [value for layer in layers for value in vars_of(layer).values()]
+        return copy.deepcopy(sampler, {id(one): one for one in (*AMBIENT, *layers, *parts)})
     except Exception:  # a lock, a file, a connection: whatever it holds, it then runs itself
         return None
-
-
-def _layers(dataset: Any) -> list[Any]:
-    """Return the data set and the data sets that it wraps."""
-    layers: list[Any] = []
-    while dataset is not None and len(layers) < 16:
-        layers.append(dataset)
-        dataset = getattr(dataset, "dataset", None)
-    return layers
 
 
 def _carry_over(runs: list[Any], chain: list[Any]) -> None:
     """Let plain values that the run changed, such as a counter of epochs, go on in the user's sampler."""
     for ran, original in zip(runs, chain, strict=True):
-        before = getattr(original, "__dict__", {})
-        for name, value in getattr(ran, "__dict__", {}).items():
+        before = vars_of(original)
+        for name, value in vars_of(ran).items():
             if isinstance(value, _PLAIN) and (name not in before or before[name] != value):
                 setattr(original, name, value)
 
@@ -205,7 +198,7 @@ def sampler_chain(sampler: Any, dataset: Any) -> list[Any]:
 
 
 def _wrapped(sampler: Any) -> Iterator[Any]:
-    for name, value in getattr(sampler, "__dict__", {}).items():
+    for name, value in vars_of(sampler).items():
         named = "sampler" in name or hasattr(value, "set_epoch")
         if isinstance(value, Sampler) or (named and hasattr(value, "__iter__")):
             yield value
@@ -261,4 +254,4 @@ class SamplerStates:
     def _plain(sampler: Any) -> dict[str, Any]:
         if callable(getattr(sampler, "set_epoch", None)) or type(sampler).__module__.startswith("torch."):
             return {}
-        return {name: value for name, value in getattr(sampler, "__dict__", {}).items() if isinstance(value, _PLAIN)}
+        return {name: value for name, value in vars_of(sampler).items() if isinstance(value, _PLAIN)}

@@ -62,9 +62,9 @@ class StreamSource:
         self._at: tuple[int, int] | None = None
 
     def num_batches(self, epoch: int) -> int | None:
-        """Return the length that the loader claims, or None."""
+        """Return the length that the loader claims; None if it claims none, or several workers make it a guess."""
         dataset = getattr(self.loader, "dataset", None)
-        if isinstance(dataset, IterableDataset) and length_of(dataset) is None:
+        if isinstance(dataset, IterableDataset) and (length_of(dataset) is None or self.loader.num_workers > 1):
             return None
         return length_of(self.loader)
 
@@ -145,8 +145,7 @@ class _Here:
         self._loader = loader
         self._seed = seed
         self._holder = _stateful(loader)
-        self._own = OwnGenerators([loader])
-        self._streams = _Streams()
+        self._streams = _Streams(OwnGenerators([loader]))
         self._used = False
         self._iterator: Any = None
         self.is_stateful = self._holder is not None
@@ -156,15 +155,13 @@ class _Here:
         if state is not None and state["ended"]:
             return iter(())
         self._streams.seed(rng.derive(self._seed, "stream", epoch))
-        self._own.seed(rng.derive(self._seed, "stream", epoch))
         with self._streams.active():
             _tell_epoch(loader, epoch)
             if state is not None:
                 self._holder.load_state_dict(copy.deepcopy(state["source"]))
             iterator = iter(loader)
         if state is not None:
-            self._streams.state = state["rng"]
-            self._own.restore(unpack_states(state["own"]))
+            self._streams.state = state["rng"], unpack_states(state["own"])
         if iterator is loader and self._used:
             raise DataError(
                 f"a {type(loader).__name__} can be read only once, and epoch {epoch} needs it again. "
@@ -187,8 +184,8 @@ class _Here:
         if self._holder is None:
             return None
         source = copy.deepcopy(self._holder.state_dict())
-        own = pack_states(self._own.capture())
-        return {"source": source, "rng": self._streams.state, "own": own, "ended": self._ended()}
+        ambient, own = self._streams.state
+        return {"source": source, "rng": ambient, "own": pack_states(own), "ended": self._ended()}
 
     def _ended(self) -> bool:
         """Whether the last batch was short: torch's iterator then knows that its data set is at its end."""
@@ -199,24 +196,41 @@ class _Here:
 
 
 class _Streams:
-    """Global random streams of a loader's own, in place of the ambient ones while its code runs."""
+    """Random streams of a loader's own, in place of those that are there while its code does not run.
 
-    def __init__(self) -> None:
-        self.state: dict[str, Any] = {}
+    Args:
+        own: generators that the loader holds; they too are given back as they were.
+    """
+
+    def __init__(self, own: OwnGenerators) -> None:
+        self._own = own
+        self.state: tuple[dict[str, Any], list[Any]] = ({}, [])
 
     def seed(self, seed: int) -> None:
-        with rng.fork(seed):
-            self.state = rng.capture()
+        """Begin where this seed begins."""
+        before = self._capture()
+        rng.seed_all(seed)
+        self._own.seed(seed)
+        self.state = self._capture()
+        self._restore(before)
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        ambient = rng.capture()
-        rng.restore(self.state)
+        """Inside, every draw comes from these streams."""
+        before = self._capture()
+        self._restore(self.state)
         try:
             yield
         finally:
-            self.state = rng.capture()
-            rng.restore(ambient)
+            self.state = self._capture()
+            self._restore(before)
+
+    def _capture(self) -> tuple[dict[str, Any], list[Any]]:
+        return rng.capture(), self._own.capture()
+
+    def _restore(self, state: tuple[dict[str, Any], list[Any]]) -> None:
+        rng.restore(state[0])
+        self._own.restore(state[1])
 
 
 def _has_workers(loader: Any) -> bool:

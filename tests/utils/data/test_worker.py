@@ -1,0 +1,122 @@
+"""Workers outlive the signals that stop a run, and do not save in its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from lucid.utils.data import DataLoader, Feed
+from lucid.utils.data._worker import drop_handlers
+
+from .support import Noisy, order
+
+
+class Handlers(Noisy):
+    """Rows that say which handlers their process has."""
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)]
+        inherited = signal.getsignal(signal.SIGTERM) is _save
+        return torch.tensor([*(handler == signal.SIG_IGN for handler in handlers), not inherited])
+
+
+def _save(number: int, frame: object) -> None:
+    raise AssertionError("a worker saved")
+
+
+def test_workers_drop_the_handlers_of_the_run() -> None:
+    """A forked worker has none of the run's handlers, the run keeps them."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, _save) for number in numbers}
+    try:
+        feed = Feed(DataLoader(Handlers(2), 2, num_workers=1))
+        assert next(feed.batches(0)).tolist() == [[1, 1, 1]] * 2
+        assert [signal.getsignal(number) for number in numbers] == [_save] * 3
+        feed.close()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_only_the_second_sigterm_ends_a_worker() -> None:
+    """The signal of a scheduler to the whole group passes; a worker that hangs can still be ended."""
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            drop_handlers()
+            os.write(told, b"x")
+            while signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+                time.sleep(0.01)
+            os.write(told, b"y")
+            signal.pause()
+        finally:
+            os._exit(0)
+    os.read(ready, 1)
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
+        os.kill(child, number)
+    assert os.read(ready, 1) == b"y"  # it runs on after all three
+    assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    os.kill(child, signal.SIGTERM)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+    os.close(ready)
+    os.close(told)
+
+
+SCRIPT = """
+    import os, signal, sys
+    from lucid.utils.data import DataLoader, Feed
+    from utils.data.support import Noisy
+
+    heard = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, lambda number, frame: heard.append((os.getpid(), int(number))))
+    os.setpgrp()
+    feed = Feed(DataLoader(Noisy(40), 2, num_workers=2, prefetch_factor=2))
+    rows = 0
+    for at, batch in enumerate(feed.batches(0)):
+        rows += len(batch)
+        if at == 3:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+                os.killpg(os.getpgrp(), number)
+    assert rows == 40, rows
+    assert [pid for pid, _ in heard] == [os.getpid()] * 3, heard
+    print("whole epoch", sorted(number for _, number in heard))
+"""
+
+
+def test_signals_to_the_group_reach_the_run_alone(tmp_path: Path) -> None:
+    """With two workers, SIGTERM, SIGINT and SIGUSR1 to all processes: the run hears each once and reads on."""
+    script = tmp_path / "run.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "whole epoch [2, 10, 15]"), done.stderr
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
+def test_no_worker_is_left_behind(options: dict[str, bool]) -> None:
+    """After `close`, and after an epoch without persistent workers, there is no child."""
+    import multiprocessing
+
+    feed = Feed(DataLoader(Noisy(), 2, num_workers=2, **options))
+    order(feed)
+    list(feed.batches(0))
+    assert len(multiprocessing.active_children()) == (2 if options else 0)
+    next(feed.batches(1))
+    feed.close()
+    assert multiprocessing.active_children() == []
