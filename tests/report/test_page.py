@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-import lucid.report.page as page_module
 from browser import open_page
+from lucid import assets
 from lucid.errors import RecordError
 from lucid.records import Record
 from lucid.report import JsonlReport
-from lucid.report.page import plotly_script, script_data, write_page
+from lucid.report.page import script_data, write_page
 
-pytestmark = pytest.mark.skipif(plotly_script() is None, reason="needs plotly")
+pytestmark = pytest.mark.skipif(assets.plotly_script() is None, reason="needs plotly")
 
 HOSTILE = "</script><script>window.hit=1</script><img src=x onerror='window.hit=1'><b>bold</b>"
 
@@ -106,7 +106,7 @@ def test_page_without_plotly_says_what_to_install(
 ) -> None:
     """No plotly, no page, and the command that helps."""
     make_run(tmp_path)
-    monkeypatch.setattr(page_module, "plotly_script", lambda: None)
+    monkeypatch.setattr(assets, "plotly_script", lambda: None)
     assert write_page(tmp_path) is None
     assert "pip install 'lucid-loop[demo]'" in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()

@@ -29,7 +29,7 @@ ROWS = "train/rows"
 class _Column:
     """One value: the row of each of its numbers in the axis that all values of a kind share, and the numbers."""
 
-    rows: array[int] = field(default_factory=lambda: array("L"))
+    rows: array[int] = field(default_factory=lambda: array("I"))
     numbers: array[float] = field(default_factory=lambda: array("d"))
 
 
@@ -114,7 +114,7 @@ class Curves:
         import numpy as np
 
         column = self._columns[ROWS]
-        known = np.array([self.steps[row] for row in column.rows])
+        known = np.array(self.steps)[np.array(column.rows, dtype=np.int64)]
         return [round(rows) for rows in np.interp(steps, known, np.array(column.numbers)).tolist()]
 
 

@@ -7,8 +7,7 @@ from typing import Literal, TextIO
 
 from lucid.errors import ConfigError, nearest
 from lucid.protocols import Report
-from lucid.records import Record
-from lucid.report import words
+from lucid.records import Record, words
 
 Mode = Literal["auto", "rich", "plain", "json", "quiet"]
 _MODES = ("auto", "rich", "plain", "json", "quiet")

@@ -12,8 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lucid.records import Record
-from lucid.report import words
+from lucid.records import Record, words
 
 _REDRAW_SECONDS = 0.1
 _SMOOTHING = 0.8

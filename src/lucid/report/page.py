@@ -5,7 +5,6 @@ Everything that comes from files is escaped; the page's own policy forbids any s
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from lucid import assets
 from lucid.errors import RecordError
 from lucid.records import tail
 from lucid.records.curves import collect
@@ -23,7 +23,6 @@ from lucid.report.page_tables import Run, cards, subtitle, tables, title
 
 FILE_NAME = "report.html"
 _HERE = Path(__file__).parent
-_ASSETS = _HERE.parent / "assets"
 
 
 def write_page(run_dir: str | Path) -> Path | None:
@@ -39,7 +38,7 @@ def write_page(run_dir: str | Path) -> Path | None:
         RecordError: if the folder has no records.
     """
     folder = Path(run_dir)
-    plotly = plotly_script()
+    plotly = assets.plotly_script()
     if plotly is None:
         print("lucid: no report.html without plotly. Install it: pip install 'lucid-loop[demo]'", file=sys.stderr)
         return None
@@ -72,21 +71,11 @@ def page(folder: Path, plotly: str) -> str:
             "cards": cards(run),
             "body": tables(run),
             "data": script_data(charts(run.records, run.curves)),
-            "theme": (_ASSETS / "theme.css").read_text(encoding="utf-8"),
-            "charts": (_ASSETS / "charts.js").read_text(encoding="utf-8"),
+            "theme": (assets.FOLDER / "theme.css").read_text(encoding="utf-8"),
+            "charts": (assets.FOLDER / "charts.js").read_text(encoding="utf-8"),
             "plotly": plotly.replace("</script", "<\\/script"),
         },
     )
-
-
-def plotly_script() -> Path | None:
-    """Return plotly.js as the plotly package ships it, found without importing the package; None if absent."""
-    spec = importlib.util.find_spec("plotly")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(place) / "package_data" / "plotly.min.js"
-        if path.is_file():
-            return path
-    return None
 
 
 def script_data(value: Any) -> str:

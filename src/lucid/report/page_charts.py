@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lucid.records import Record
+from lucid.records import Record, words
 from lucid.records.curves import ROWS, Curves
-from lucid.report import words
-from lucid.report.page_tables import newest_plan
 
 _LOSSES = ("train/loss", "eval/loss")
 _OWN_CHARTS = {
@@ -64,7 +62,7 @@ def _chart(
 
 def _mark_best(drawn: list[dict[str, Any]], records: list[Record]) -> None:
     """Put a star on the best evaluation of the value that decides."""
-    monitor = newest_plan(records).get("monitor") or "eval/loss"
+    monitor = words.newest_plan(records).get("monitor") or "eval/loss"
     best = next((record for record in reversed(records) if record.kind == "eval" and words.is_best(record)), None)
     for line in [line for chart in drawn for line in chart["lines"] if line["name"] == monitor]:
         if best is not None and best.step in line["points"]["step"]:

@@ -6,15 +6,14 @@ import json
 import statistics
 import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from lucid.records import Record
+from lucid.records import Record, words
 from lucid.records.curves import Curves
-from lucid.report import words
 
 _MAX_ROWS = 200
 _MAX_TEXT_BYTES = 1 << 20
@@ -40,13 +39,7 @@ class Run:
     @property
     def plan(self) -> dict[str, Any]:
         """The newest plan; that of a process that went on stands in its `resume` record."""
-        return newest_plan(self.records)
-
-
-def newest_plan(records: list[Record]) -> dict[str, Any]:
-    """Return the plan of the last process, {} if none is known."""
-    plans = (record.info for record in reversed(records) if record.kind == "plan" or "total_steps" in record.info)
-    return next(plans, {})
+        return words.newest_plan(self.records)
 
 
 def title(run: Run) -> str:
@@ -119,11 +112,8 @@ def tables(run: Run) -> str:
     return "".join(parts)
 
 
-def flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Return nested mappings as (dotted key, text)."""
-    if isinstance(value, Mapping):
-        return [pair for key, item in value.items() for pair in flat(item, f"{prefix}.{key}" if prefix else str(key))]
-    return [(prefix, words.text_of(value))]
+def _flat(content: Any) -> list[tuple[str, str]]:
+    return [(key, words.text_of(value)) for key, value in words.flat(content).items()]
 
 
 def _section(heading: str, body: str) -> str:
@@ -196,7 +186,7 @@ def _checkpoints(run: Run) -> str:
 def _file_table(path: Path) -> str:
     """Return a TOML or JSON file as a table, or as it is if it cannot be read as such."""
     content = read_file(path)
-    return f"<pre>{escape(content)}</pre>" if isinstance(content, str) else _pairs(flat(content))
+    return f"<pre>{escape(content)}</pre>" if isinstance(content, str) else _pairs(_flat(content))
 
 
 def _environment(path: Path) -> str:
@@ -205,7 +195,7 @@ def _environment(path: Path) -> str:
     starts = content.get("starts") if isinstance(content, dict) else None
     if not isinstance(starts, list) or not starts:
         return _file_table(path)
-    return _pairs([*flat(starts[-1]), ("starts", str(len(starts)))])
+    return _pairs([*_flat(starts[-1]), ("starts", str(len(starts)))])
 
 
 def read_file(path: Path) -> Any:

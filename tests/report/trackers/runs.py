@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 from lucid.records import Record
@@ -21,7 +22,7 @@ def log(step: int) -> Record:
     return Record("log", step, 1, 100.0 + step, {LOSS: math.nan if step == 3 else 1 / step, "train/lr": 0.5})
 
 
-def broken_run(name: str, folder: Path, **options: object) -> None:
+def broken_run(name: str, folder: Path, pause: float = 0.0, **options: object) -> None:
     """Send a run that breaks and goes on to a tracker; the first process never closes it in order."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text("[train]\nseed = 7\n")
@@ -31,6 +32,7 @@ def broken_run(name: str, folder: Path, **options: object) -> None:
     for step in range(1, 7):
         first.write(log(step))
     first.close()
+    time.sleep(pause)
     second: Tracker = make(name, folder, **options)
     second.rewind(4)
     changes = [{"setting": "train.epochs", "was": 1, "now": 2, "rule": "takes effect"}]

@@ -6,11 +6,10 @@ import json
 import os
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lucid.records import Record
+from lucid.records import Record, words
 from lucid.records.curves import POINT_KINDS
 
 _MEMORY = "trackers.json"
@@ -65,28 +64,12 @@ class Tracker(ABC):
 def settings(folder: Path, record: Record) -> dict[str, Any]:
     """Return the settings of a run as one level of dotted names: its `config.toml`, then what the plan adds."""
     try:
-        found = flat(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")))
+        found = words.flat(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")))
     except (OSError, ValueError):
         found = {}
     plan = {key: value for key, value in record.info.items() if key not in ("changes", "refused")}
-    return found | flat(plan, "plan")
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings as one level of dotted names; lists as their JSON text.
-
-    Example:
-        >>> flat({"a": {"b": 1, "c": [1, 2]}})
-        {'a.b': 1, 'a.c': '[1, 2]'}
-    """
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, Mapping):
-            found |= flat(value, name)
-        else:
-            found[name] = json.dumps(value) if isinstance(value, list | tuple) else value
-    return found
+    found |= words.flat(plan, "plan")
+    return {name: json.dumps(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 def recall(folder: Path, tracker: str) -> str | None:

@@ -1,4 +1,4 @@
-"""How numbers, durations and whole records read as text. Shared by the terminal and the page."""
+"""How numbers, durations and whole records read as text. Shared by the terminal, the page and the dashboard."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from lucid.records import Record
+from lucid.records.record import Record
 
 PLAN_LABELS = {
     "name": "run",
@@ -137,6 +137,27 @@ def line(record: Record) -> str:
     """Return a record as one line for a log file."""
     body = _BODIES.get(record.kind, _any)(record)
     return " ".join(f"{_head(record)}{body}".replace("\r", " ").split("\n")).rstrip()
+
+
+def newest_plan(records: list[Record]) -> dict[str, Any]:
+    """Return the plan of the last process, {} if none is known."""
+    plans = (record.info for record in reversed(records) if record.kind == "plan" or "total_steps" in record.info)
+    return next(plans, {})
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one level of dotted names.
+
+    Example:
+        >>> flat({"a": {"b": 1, "c": [1, 2]}, "d": {}})
+        {'a.b': 1, 'a.c': [1, 2]}
+    """
+    if not isinstance(tree, Mapping):
+        return {prefix or "value": tree}
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return found
 
 
 def is_best(record: Record) -> bool:
