@@ -1,6 +1,7 @@
 # make demo    set everything up and train the default network
 # make test    set up if needed and run every test
 # make check   lint and types
+# make docs    build the pages of docs/ into site/
 # make bench, make bench-checkpoint    measure (see benchmarks/)
 
 PYTHON ?= python3.11
@@ -10,7 +11,7 @@ STAMP  := $(VENV)/.ready
 # Without a terminal or on a shared machine two workers are as quick as more: torch's own threads are set to one.
 WORKERS ?= 2
 
-.PHONY: demo test check bench bench-checkpoint setup clean
+.PHONY: demo test check docs bench bench-checkpoint setup clean
 
 demo: $(STAMP)
 	$(BIN)/lucid train
@@ -27,6 +28,10 @@ bench: $(STAMP)
 
 bench-checkpoint: $(STAMP)
 	$(BIN)/python -m benchmarks.checkpoint $(ARGS)
+
+docs: $(STAMP)
+	$(BIN)/python -m pip install -q -e '.[docs]'
+	$(BIN)/mkdocs build
 
 setup: $(STAMP)
 
