@@ -116,19 +116,19 @@ def streams_digest() -> str:
 
 def _feed(digest: Any, value: Any) -> None:
     if isinstance(value, Tensor):
-        digest.update(f"{tuple(value.shape)}{value.dtype}")
+        digest.update(f"{tuple(value.shape)}{value.dtype}".encode())
         plain = value.detach().cpu().contiguous()
         if plain.numel():
             digest.update(plain.flatten().view(torch.uint8).numpy().tobytes())
     elif isinstance(value, dict):
         for name in value:
-            digest.update(repr(name))
+            digest.update(repr(name).encode())
             _feed(digest, value[name])
     elif isinstance(value, list | tuple):
-        digest.update(f"[{len(value)}]")
+        digest.update(f"[{len(value)}]".encode())
         for item in value:
             _feed(digest, item)
     elif hasattr(value, "tobytes"):
         digest.update(value.tobytes())
     else:
-        digest.update(repr(value))
+        digest.update(repr(value).encode())

@@ -83,7 +83,10 @@ class Guard:
             halvings=state.progress.halvings,
             compared=session.compared,
         )
-        bundle.write(folder, None if entry is None else Path(entry.path))
+        try:
+            bundle.write(folder, None if entry is None else Path(entry.path))
+        except OSError as error:  # a full disk must not end the run that went on without the step
+            return {"replay": f"not written: {error}"}
         return {"replay": f"replay/{folder.name}"}
 
     def roll_back(self, state: TrainState, window: Window, info: dict[str, Any]) -> None:
