@@ -164,7 +164,8 @@ def test_the_plan_is_what_happens(num_rows: int, batch_size: int, accumulate: in
     )  # fmt: skip
     result = trainer.fit(loader)
     assert result.step == total == len(lrs)
-    assert trainer.schedulers(trainer.plan(loader))[0].last_epoch == total
+    assert trainer.state is not None
+    assert trainer.state.schedulers[0].last_epoch == total
     assert lrs[-1] == pytest.approx(0.1 / 25 / 1e4)
 
 
@@ -306,3 +307,16 @@ def test_a_micro_batch_without_a_step_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LossError, match=r"run\.step\(loss\) must be called once"):
         for _ in run:
             pass
+
+
+def test_a_second_fit_makes_its_schedule_anew() -> None:
+    """A schedule given as a function begins again with each fit."""
+    tiny = Tiny()
+    trainer = tiny.trainer(
+        config=lucid.TrainConfig(epochs=1),
+        scheduler=lambda optimizer, total: lucid.optim.warmup_cosine(optimizer, 2, total),
+    )
+    for _ in range(2):
+        trainer.fit(tiny.train_loader)
+        assert trainer.state is not None
+        assert trainer.state.schedulers[0].last_epoch == 10

@@ -88,7 +88,8 @@ class Trainer:
         self.precision = Precision.choose(self.config.precision, self.device)
         self.precision.check_model(model)
         self._scheduler = scheduler
-        self._schedulers: tuple[Scheduler, ...] | None = None
+        self.state: TrainState | None = None
+        """State of the last run of this trainer; None before the first."""
         if current().world_size > 1:
             raise ConfigError("more than one process is not supported yet: start one process, without torchrun.")
 
@@ -149,6 +150,7 @@ class Trainer:
         state = TrainState(
             self.model, self.optimizers, self.schedulers(plan), self.precision, self.config, self.device
         )
+        self.state = state
         return Session(
             state,
             feed,
@@ -162,21 +164,17 @@ class Trainer:
         )
 
     def schedulers(self, plan: Plan) -> tuple[Scheduler, ...]:
-        """Return the schedules, made for the plan's total where they were given as a function; made once."""
+        """Return the schedules; those given as a function are made anew, for the plan's total."""
         given = self._scheduler
-        if self._schedulers is not None:
-            return self._schedulers
         if given is None:
-            self._schedulers = ()
-        elif isinstance(given, Scheduler):
-            self._schedulers = (given,)
-        elif callable(given):
-            if plan.total_steps is None:
-                raise ConfigError("a schedule made from total_steps needs it: set max_steps for data without a length.")
-            self._schedulers = tuple(given(optimizer, plan.total_steps) for optimizer in self.optimizers)
-        else:
-            self._schedulers = tuple(given)
-        return self._schedulers
+            return ()
+        if isinstance(given, Scheduler):
+            return (given,)
+        if not callable(given):
+            return tuple(given)
+        if plan.total_steps is None:
+            raise ConfigError("a schedule made from total_steps needs it: set max_steps for data without a length.")
+        return tuple(given(optimizer, plan.total_steps) for optimizer in self.optimizers)
 
     def _evaluator(self, feed: Feed) -> Callable[[TrainState], dict[str, float]]:
         def run(state: TrainState) -> dict[str, float]:
