@@ -26,7 +26,7 @@ from lucid.records import Record
 from lucid.report import JsonlReport, Reports
 from lucid.serialization import Store
 from lucid.signals import Deadline, Stopped, exit_code, listen
-from lucid.state import TrainState
+from lucid.state import TrainState, model_state
 from lucid.utils.data import Feed
 from lucid.windows import Window
 
@@ -212,12 +212,12 @@ class Session:
         if self.store is None or entry is None:
             self._refuse_foreign()
             return False
-        tree = self.store.load(entry)
-        found = changes.compare(tree["compared"], self.compared)
+        found = changes.compare(self.store.load(entry, select="compared"), self.compared)
         if self.state.config.changes == "refuse":
             changes.refuse(found, str(entry.path))
         now = changes.hyperparameters(self.state.optimizers)
-        self.take(tree)
+        live = {"model": model_state(self.state.model)}  # read in place: no second copy of the weights
+        self.take(self.store.load_into(entry, live, strict=False))
         changes.set_hyperparameters(self.state, found, now)
         self._go_on(found)
         return True
