@@ -36,10 +36,12 @@ class Chunks:
             ChecksumError: names the chunks and the tensors in them.
         """
         units = self._units(wanted)
+        if not units:
+            return
         starts = [start for start, _, _ in wanted]
         threads = THREADS if self._handle.parallel and len(units) >= 4 else 1
         share = -(-len(units) // threads)  # one contiguous part for each: dealing out in turn breaks readahead
-        parts = [units[at : at + share] for at in range(0, len(units), share)] if units else []
+        parts = [units[at : at + share] for at in range(0, len(units), share)]
         bad: list[int] = []
         errors: list[BaseException] = []
 

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import enum
 import random
+import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -110,6 +111,11 @@ class Decoder:
         return tensor
 
     def _sparse(self, node: Node, depth: int) -> torch.Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch calls these layouts experimental whenever one is made
+            return self._sparse_parts(node)
+
+    def _sparse_parts(self, node: Node) -> torch.Tensor:
         parts = {name: self._plain(index) for name, index in node["p"].items()}
         kind = node["k"]
         if kind == "sparse_coo":
