@@ -17,7 +17,7 @@ from lucid.devices import choose_device
 from lucid.distributed import current
 from lucid.errors import ConfigError, nearest
 from lucid.evaluation import evaluate
-from lucid.loop import fit
+from lucid.loop import Step, fit
 from lucid.losses import Supervised, UserStep
 from lucid.plan import Plan, make_plan
 from lucid.report import ConsoleReport
@@ -97,7 +97,8 @@ class Trainer:
         """Train to the end of the plan, from the beginning or from where the run directory stands.
 
         Args:
-            train_loader: a DataLoader; its order and position become the run's own.
+            train_loader: a DataLoader; its order and position become the run's own. `Feed(loader, on_stream="skip")` for a
+                stream that cannot be put to a position: a resume then reads up to it.
             eval_loader: evaluated every `config.eval_every`. None: no evaluation.
 
         Returns:
@@ -110,9 +111,13 @@ class Trainer:
         """
         with self.session(train_loader, eval_loader) as session:
             if not session.is_done:
-                fit(session.state, session.windows(), TrainStep(self.forward), session.plan, session.services)
+                fit(session.state, session.windows(), self.step(), session.plan, session.services)
         session.leave_if_interrupted()
         return session.result()
+
+    def step(self) -> Step:
+        """Return what does one step: the whole of a window, from its forward passes to the update."""
+        return TrainStep(self.forward)
 
     def evaluate(self, loader: Any) -> dict[str, float]:
         """Return the metrics of the model as it is on all rows of a loader."""
@@ -124,7 +129,7 @@ class Trainer:
 
     def plan(self, train_loader: Any, eval_loader: Any = None) -> Plan:
         """Return how many steps `fit` would take and on which of them things happen, without training."""
-        feed = Feed(train_loader, seed=self.config.seed, device=self.device, role="train")
+        feed = self._train_feed(train_loader)
         return make_plan(feed.num_batches(0), self.config, eval_loader is not None)
 
     def session(self, train_loader: Any, eval_loader: Any = None, by_hand: bool = False) -> Session:
@@ -142,14 +147,12 @@ class Trainer:
             self.model.train()
         if self.config.compile:
             self.model.compile()
-        feed = Feed(train_loader, seed=self.config.seed, device=self.device, role="train")
+        feed = self._train_feed(train_loader)
         eval_feed = None if eval_loader is None else Feed(eval_loader, seed=0, device=self.device, role="eval")
         if not by_hand:
             self._check_monitor(eval_feed)
         plan = make_plan(feed.num_batches(0), self.config, by_hand or eval_feed is not None)
-        state = TrainState(
-            self.model, self.optimizers, self.schedulers(plan), self.precision, self.config, self.device
-        )
+        state = TrainState(self.model, self.optimizers, self.schedulers(plan), self.precision, self.config, self.device)
         self.state = state
         return Session(
             state,
@@ -162,6 +165,12 @@ class Trainer:
             settings={**self.extra_config, "train": self.config.to_dict()},
             facts=self._facts(feed),
         )
+
+    def _train_feed(self, loader: Any) -> Feed:
+        """Return the feed of a loader; a `Feed` is taken as it is, but for the seed and the device of this run."""
+        options = {"on_stream": loader.on_stream} if isinstance(loader, Feed) else {}
+        loader = loader.loader if isinstance(loader, Feed) else loader
+        return Feed(loader, seed=self.config.seed, device=self.device, role="train", **options)
 
     def schedulers(self, plan: Plan) -> tuple[Scheduler, ...]:
         """Return the schedules; those given as a function are made anew, for the plan's total."""
