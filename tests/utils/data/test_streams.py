@@ -35,7 +35,8 @@ def test_stateful_stream_goes_on_at_any_batch(name: str) -> None:
     """From the state after any batch, the rest of the epoch and the next one are those of the unbroken run."""
     whole = feed_of(**WORKERS[name])
     first, second = list(whole.batches(0)), list(whole.batches(1))
-    for start in range(1, len(first) + 1):
+    starts = (1, 4, len(first)) if WORKERS[name] else range(1, len(first) + 1)
+    for start in starts:
         broken, resumed = feed_of(**WORKERS[name]), feed_of(**WORKERS[name])
         batches = broken.batches(0)
         for _ in range(start):
@@ -314,3 +315,50 @@ def test_torchdatas_loader_over_a_stream_keeps_the_state() -> None:
         next(batches)
     resumed.load_state_dict(broken.state_dict())
     assert all(map(torch.equal, resumed.batches(0, 3), whole[3:]))
+
+
+class BufferShuffledExamplesIterable:
+    """Named like the step of Hugging Face's streams that shuffles through a buffer."""
+
+
+class Steps:
+    """Another step of such a stream."""
+
+    def __init__(self, **inner: Any) -> None:
+        self.__dict__ |= inner
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"ex_iterable": Steps(ex_iterable=BufferShuffledExamplesIterable())},
+        {"ex_iterables": [Steps(), BufferShuffledExamplesIterable()]},
+    ],
+)
+def test_shuffle_buffer_left_out_of_a_state_is_said(inner: dict[str, Any]) -> None:
+    """A state that leaves out the content of a shuffle buffer counts as none, and the notes say why."""
+    stream = StatefulStream()
+    assert Feed(DataLoader(stream, 3)).notes() == []
+    stream._ex_iterable = Steps(**inner)  # type: ignore[attr-defined]
+    assert (
+        Feed(DataLoader(stream, 3)).notes()[0].startswith("StatefulStream shuffles through a buffer whose content is")
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face_stream_goes_on_exactly() -> None:
+    """A real one: its own state is enough without a buffer, and is not trusted with one."""
+    datasets = pytest.importorskip("datasets")
+
+    def feed(shuffle: bool = False) -> Feed:
+        rows = datasets.Dataset.from_dict({"x": list(range(20))}).with_format("torch").to_iterable_dataset(num_shards=2)
+        return Feed(DataLoader(rows.shuffle(seed=3, buffer_size=8) if shuffle else rows, 3))
+
+    whole = [batch["x"].tolist() for batch in feed().batches(0)]
+    broken, resumed = feed(), feed()
+    batches = broken.batches(0)
+    for _ in range(4):
+        next(batches)
+    resumed.load_state_dict(broken.state_dict())
+    assert [batch["x"].tolist() for batch in resumed.batches(0, 4)] == whole[4:]
+    assert (feed().notes(), len(feed(shuffle=True).notes())) == ([], 1)

@@ -50,6 +50,7 @@ class Feed:
         self._given: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
         self.device = torch.device(device)
         self.role = role
+        self.on_stream = on_stream
         check_kind(loader, role)
         ready = isinstance(loader, list | tuple)
         if ready:

@@ -112,8 +112,20 @@ class StreamWorkers:
 
 
 def is_stateful(thing: Any) -> bool:
-    """Whether an object can say where it stands and go there."""
-    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+    """Whether an object can say where it stands and go there exactly."""
+    able = all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+    return able and not has_lossy_buffer(thing)
+
+
+def has_lossy_buffer(dataset: Any) -> bool:
+    """Whether this is a stream of Hugging Face that shuffles through a buffer: its state leaves out the content."""
+    steps = [getattr(dataset, "_ex_iterable", None)]
+    for step in steps:  # grows while it is walked
+        if "BufferShuffled" in type(step).__name__:
+            return True
+        inner = [getattr(step, "ex_iterable", None), *(getattr(step, "ex_iterables", None) or ())]
+        steps += [one for one in inner if one is not None]
+    return False
 
 
 class _Reader(IterableDataset[Any]):

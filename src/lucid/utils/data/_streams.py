@@ -21,7 +21,7 @@ from lucid.errors import DataError, ResumeError
 
 from ._generators import OwnGenerators, pack_states, unpack_states
 from ._order import length_of
-from ._stream_workers import StreamWorkers, is_stateful
+from ._stream_workers import StreamWorkers, has_lossy_buffer, is_stateful
 
 _log = logging.getLogger("lucid.data")
 _TELL_EVERY = 1000  # skipped batches between two log lines
@@ -125,6 +125,11 @@ class StreamSource:
         name = type(getattr(self.loader, "dataset", self.loader)).__name__
         if self._opener.is_stateful:
             return f"the checkpoint has no state of the stream {name} for it."
+        if has_lossy_buffer(getattr(self.loader, "dataset", self.loader)):
+            return (
+                f"{name} shuffles through a buffer whose content is not in its state: rows would be lost and others "
+                "come twice. Shuffle its shards alone, or use a map-style data set."
+            )
         return (
             f"{name} is a stream without a position of its own. "
             "Give it state_dict() and load_state_dict(), or use a map-style data set."
@@ -242,7 +247,10 @@ def _has_workers(loader: Any) -> bool:
 
 def _stateful(loader: Any) -> Any:
     """Return what holds the position: the loader, or else its data set; None if nobody does."""
-    return next((one for one in (loader, getattr(loader, "dataset", None)) if is_stateful(one)), None)
+    dataset = getattr(loader, "dataset", None)
+    if has_lossy_buffer(dataset):
+        return None
+    return next((one for one in (loader, dataset) if is_stateful(one)), None)
 
 
 def _tell_epoch(loader: Any, epoch: int) -> None:
