@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, random_split
 
 import lucid.utils.data
-from lucid.errors import DataError
+from lucid.errors import ConfigError, DataError
 from lucid.utils.data import ArrayDataset, DataLoader, Feed
 
 from .support import Noisy, ambient, epoch, order
@@ -243,6 +243,13 @@ def test_newer_iteration_ends_the_older_one() -> None:
     with pytest.raises(RuntimeError, match="a newer iteration over these batches has begun"):
         next(old)
     feed.close()
+
+
+@pytest.mark.parametrize(("name", "word"), [("on_stream", "skipp"), ("role", "test")])
+def test_unknown_words_are_refused(name: str, word: str) -> None:
+    """A misspelt choice names the two there are."""
+    with pytest.raises(ConfigError, match=f"Feed: {name} must be '.*' or '.*', got '{word}'"):
+        Feed([1], **{name: word})
 
 
 def test_everything_else_is_torchs() -> None:

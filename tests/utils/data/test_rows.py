@@ -77,6 +77,18 @@ def test_draws_do_not_depend_on_batch_size_or_order() -> None:
     assert torch.equal(one[one[:, 0].argsort()], two)
 
 
+def numbers_of_the_batch(rows: list[object]) -> list[float]:
+    """Collate: forget the rows and draw."""
+    return draws()
+
+
+def test_draws_of_the_batch_do_not_go_on_from_those_of_its_rows() -> None:
+    """A row that draws more does not change what `collate_fn` draws."""
+    quiet, noisy = (Feed(DataLoader(rows, 2, collate_fn=numbers_of_the_batch)) for rows in (range(4), Noisy(4)))
+    assert list(quiet.batches(0)) == list(noisy.batches(0))
+    assert len({number for batch in quiet.batches(0) for number in batch}) == 6
+
+
 class Owner(Dataset[torch.Tensor]):
     """Draws from generators in its attributes: one of its own, and one inside a list of transforms."""
 

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 from lucid import rng
 from lucid.devices import move
-from lucid.errors import DataError
+from lucid.errors import ConfigError, DataError, nearest
 
 from ._check import check_kind, check_map_style
 from ._fingerprint import fingerprint
@@ -37,6 +37,7 @@ class Feed:
 
     Raises:
         DataError: if the loader cannot give a batch.
+        ConfigError: if `role` or `on_stream` is another word.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class Feed:
         self.device = torch.device(device)
         self.role = role
         self.on_stream = on_stream
+        _check_word("role", role, ("train", "eval"))
+        _check_word("on_stream", on_stream, ("refuse", "skip"))
         check_kind(loader, role)
         ready = isinstance(loader, list | tuple)
         if ready:
@@ -132,6 +135,13 @@ class Feed:
         for batches in list(self._given):
             batches.close()
         self._source.close()
+
+
+def _check_word(name: str, word: str, allowed: tuple[str, str]) -> None:
+    if word not in allowed:
+        raise ConfigError(
+            f"Feed: {name} must be {allowed[0]!r} or {allowed[1]!r}, got {word!r}.{nearest(word, allowed)}"
+        )
 
 
 def _not_empty(batches: Any, role: str) -> Any:
