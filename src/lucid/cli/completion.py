@@ -38,7 +38,8 @@ def print_completion(shell: tyro.conf.Positional[Shell]) -> int:
 
 
 def _all() -> dict[str, Callable[..., Any]]:
-    from lucid.cli import compare, eject, files, new, train, use
+    from lucid.cli import compare, files, new, train, use
+    from lucid.cli import eject as ejection
 
     return {
         "train": train.train_run,
@@ -52,6 +53,6 @@ def _all() -> dict[str, Callable[..., Any]]:
         "export": files.export_weights,
         "diff": compare.diff_runs,
         "new": new.new_project,
-        "eject": eject.eject_config,
+        "eject": ejection.eject_config,
         "completion": print_completion,
     }

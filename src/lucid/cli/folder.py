@@ -70,10 +70,10 @@ def settings_in(checkpoint: Path) -> dict[str, Any]:
     from lucid.serialization import load
 
     path = find_checkpoint(checkpoint)
-    tree = load(path)
-    if not isinstance(tree, dict) or "model" not in tree.get("config", {}):
+    settings = load(path, select="config")
+    if not isinstance(settings, dict) or "model" not in settings:
         raise CheckpointError(f"{path} has no settings of a run inside: it was not made by `lucid train`.")
-    return to_dict(config_of(tree))
+    return to_dict(config_of({"config": settings}))
 
 
 def newest_settings(folder: Path) -> dict[str, Any]:

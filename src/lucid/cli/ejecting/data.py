@@ -104,6 +104,12 @@ def _idx(config: RunConfig, place: str, task: str) -> Code:
 _WHAT = ("images", "labels")
 
 
+def split_test(config: RunConfig) -> float:
+    """Return the share that is split off for the test: none where the data brings its own."""
+    kind, _, place = config.data.name.partition(":")
+    return 0.0 if kind == "idx" and len(_idx_parts(Path(place))) > 1 else config.data.test
+
+
 def _idx_parts(folder: Path) -> list[str]:
     from lucid.datasets.images import _candidates
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from lucid.build import Built
-from lucid.cli.ejecting import data, loop, model
+from lucid.cli.ejecting import choices, data, loop, model, pieces
 from lucid.cli.ejecting.lift import Code
 from lucid.errors import ConfigError
 
@@ -24,26 +24,26 @@ def eject_text(built: Built) -> str:
         ConfigError: something in the configuration has no plain form.
     """
     config = built.config
-    choices = loop.Choices(built, in_memory=True)
+    chosen = choices.Choices(built, in_memory=True)
     if not hasattr(built.data.train, "__len__"):
         raise ConfigError("lucid eject needs data with a length.")
-    data_code, choices.in_memory = data.load(config, built.data.task)
-    loop.check(choices)
+    data_code, chosen.in_memory = data.load(config, built.data.task)
+    loop.check(chosen)
     parts = [
-        loop.constants(choices),
+        loop.constants(chosen),
         data_code,
         model.model_code(built),
         model.optimizer_code(built),
-        loop.tools(choices),
-        loop.seeds_and_averages(choices),
-        loop.main(choices),
+        pieces.tools(chosen),
+        pieces.seeds_and_averages(chosen),
+        loop.main(chosen),
     ]
     whole = sum(parts[1:], parts[0])
     title = TITLE.format(
         name=config.name,
         data=config.data.name,
         model=config.model.name,
-        best=", best.pt" if choices.has_eval else "",
+        best=", best.pt" if chosen.has_eval else "",
     )
     return f"{title}\n{_imports(whole)}\n\n{whole.text}"
 
