@@ -44,6 +44,10 @@ class WandbTracker(Tracker):
         if self._run is not None:
             self._run.finish(exit_code=None if self._ended else 1)
             self._run = None
+            wandb: Any = importlib.import_module("wandb")
+            if wandb.run is None:
+                # W&B's service may still hold this id when the process goes on with the run, and would then lose it all
+                wandb.teardown()
 
     def _start(self, record: Record, found: dict[str, Any]) -> None:
         wandb: Any = importlib.import_module("wandb")
