@@ -15,6 +15,7 @@ from lucid.errors import DataError
 from lucid.loss_rules import Count
 from lucid.losses import Loss, Output, Supervised
 from lucid.metrics import MetricSet
+from lucid.pieces import in_halves
 from lucid.utils.data import Feed
 from lucid.windows import num_rows
 
@@ -66,6 +67,11 @@ def evaluate(
     if not isinstance(loader, Feed):
         loader = Feed(loader, seed=0, device=_device(model, device), role="eval")
     meters = MetricSet(metrics or {})
+
+    def forward(batch: Any) -> Output:
+        with precision.autocast():
+            return step(model, batch)
+
     totals: dict[str, tuple[torch.Tensor, Count]] = {}
     with untouched(model):
         empty = True
@@ -73,12 +79,11 @@ def evaluate(
             if should_stop is not None and should_stop():
                 raise Interrupted
             empty = False
-            with precision.autocast():
-                result = step(model, batch)
-            if result.loss is not None:
-                _add(totals, result.loss, num_rows(batch))
-            if result.output is not None:
-                meters.update(result.output, result.target)
+            for part, result in in_halves(forward, batch):
+                if result.loss is not None:
+                    _add(totals, result.loss, num_rows(part))
+                if result.output is not None:
+                    meters.update(result.output, result.target)
         if empty:
             raise DataError("the evaluation data has no batch: check the loader's data set and sampler.")
         values = {f"eval/{name}": value for name, value in meters.compute().items()}

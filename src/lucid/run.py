@@ -21,7 +21,7 @@ from lucid.loss_rules import Count
 from lucid.losses import Loss, Supervised, checked
 from lucid.session import Result, Session
 from lucid.state import TrainState
-from lucid.step import update
+from lucid.step import TrainStep, update
 from lucid.tally import Tally
 from lucid.trainer import Trainer
 from lucid.windows import Window
@@ -74,6 +74,10 @@ class Run:
         self._trainer = Trainer(
             model, optimizer, None, scheduler, {}, None, None, callbacks, config, run_dir, reports, extra_config
         )  # fmt: skip
+        if not isinstance(self._trainer.step(), TrainStep):
+            raise ConfigError(
+                "this optimizer evaluates the loss itself, which only Trainer.fit can let it do: use that."
+            )
         self._loader = train_loader
         self._session: Session | None = None
         self._window: Window | None = None

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from lucid.loss_rules import Count
 from lucid.losses import Loss
 from lucid.optim.clipping import clip_adaptive_, clip_by_norm_, clip_by_value_, grad_norm
+from lucid.pieces import cut, free_memory, halve, joined
 from lucid.state import TrainState
 from lucid.tally import Tally
 from lucid.windows import Window
@@ -53,17 +54,35 @@ class TrainStep:
         forward: takes (model, batch) and returns the loss of one micro-batch.
     """
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, forward: Forward) -> None:
         self.forward = forward
 
     def __call__(self, state: TrainState, window: Window) -> StepResult:
-        """Do one step over the window."""
+        """Do one step over the window, in smaller pieces if memory runs out."""
+        while True:
+            try:
+                tally = self.gradients(state, cut(window, state.progress.halvings))
+            except (RuntimeError, MemoryError) as error:
+                if not halve(state, window, error):
+                    raise
+            else:
+                break
+            free_memory()
+        result = update(state, tally)
+        if state.progress.halvings:
+            result.micro_losses = joined(result.micro_losses, window, state.progress.halvings)
+        return result
+
+    def gradients(self, state: TrainState, window: Window) -> Tally:
+        """Run the forward and backward passes of the window."""
         precision, tally = state.precision, Tally(state, window)
         for batch in window.batches:
             with precision.autocast():
                 loss = self.forward(state.model, batch)
             precision.scale(tally.share(loss)).backward()
-        return update(state, tally)
+        return tally
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from lucid.amp import Precision
 from lucid.callbacks import EMA, EarlyStopping
+from lucid.closures import step_for
 from lucid.config import TrainConfig
 from lucid.devices import choose_device
 from lucid.distributed import current
@@ -23,7 +24,6 @@ from lucid.plan import Plan, make_plan
 from lucid.report import ConsoleReport
 from lucid.session import Result, Session
 from lucid.state import Scheduler, TrainState, check_optimizers
-from lucid.step import TrainStep
 from lucid.utils.data import Feed
 
 __all__ = ["Result", "Trainer"]
@@ -87,6 +87,7 @@ class Trainer:
         self.device = choose_device(self.config.device)
         self.precision = Precision.choose(self.config.precision, self.device)
         self.precision.check_model(model)
+        self._step = step_for(self.forward, self.optimizers, self.precision)
         self._scheduler = scheduler
         self.state: TrainState | None = None
         """State of the last run of this trainer; None before the first."""
@@ -117,7 +118,7 @@ class Trainer:
 
     def step(self) -> Step:
         """Return what does one step: the whole of a window, from its forward passes to the update."""
-        return TrainStep(self.forward)
+        return self._step
 
     def evaluate(self, loader: Any) -> dict[str, float]:
         """Return the metrics of the model as it is on all rows of a loader."""
@@ -218,7 +219,7 @@ class Trainer:
             "device": str(self.device),
             "precision": self.precision.mode,
             "loss_is_mean_over": self.forward.rule,
-            "notes": feed.notes(),
+            "notes": [*feed.notes(), *self._step.notes],
             "run_dir": None if self.run_dir is None else str(self.run_dir),
         }
 
