@@ -26,8 +26,8 @@ def is_url(path: object) -> bool:
     return isinstance(path, str) and "://" in path
 
 
-def file_system(url: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL and the path in it.
+def file_system(url: str, **options: Any) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, made with `options`, and the path in it.
 
     Raises:
         ConfigError: fsspec, or its package for this kind of URL, is not installed.
@@ -37,7 +37,7 @@ def file_system(url: str) -> tuple[Any, str]:
     except ImportError:
         raise ConfigError(f"{url}: install fsspec and its package for this kind of storage to write there.") from None
     try:
-        return cast(tuple[Any, str], fsspec.core.url_to_fs(url))
+        return cast(tuple[Any, str], fsspec.core.url_to_fs(url, **options))
     except (ImportError, ValueError) as error:
         raise ConfigError(f"{url}: {error}") from error
 
@@ -137,13 +137,8 @@ def flush_folder(folder: Path) -> None:
 
 
 def _write_url(url: str, plan: Plan, data: Data) -> None:
-    system, path = file_system(url)
-    file = system.open(path, "wb", autocommit=False)  # the object appears by `commit`, whole or not at all
-    try:
+    system, path = file_system(url, skip_instance_cache=True)  # a transaction belongs to one writer
+    with system.transaction:  # the object appears when this ends, whole or not at all
+        file = system.open(path, "wb")
         write_stream(plan, data, file)
         file.close()
-    except BaseException:
-        with contextlib.suppress(Exception):
-            file.discard()
-        raise
-    file.commit()
