@@ -41,7 +41,11 @@ class Parts:
         size = len(self.data)
         step = chunk if 4096 <= chunk <= 1 << 30 else layout.CHUNK
         sums = [xxhash.xxh3_64_intdigest(self.data[at : at + step]) for at in range(0, size, step)]
-        table = struct.pack(f"<{len(sums)}Q", *sums) if self.table is None else struct.pack(f"<{len(self.table)}Q", *self.table)
+        table = (
+            struct.pack(f"<{len(sums)}Q", *sums)
+            if self.table is None
+            else struct.pack(f"<{len(self.table)}Q", *self.table)
+        )
         tail = len(manifest) + len(table) + 96
         header = self.raw_header
         if header is None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lucid.errors import ChecksumError, CheckpointError, TruncatedError, VersionError
+from lucid.errors import CheckpointError, ChecksumError, TruncatedError, VersionError
 from lucid.serialization import layout, load, save, verify
 from lucid.serialization.reader import Reader
 

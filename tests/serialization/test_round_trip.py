@@ -205,7 +205,7 @@ def tensors() -> st.SearchStrategy[torch.Tensor]:
     sizes = st.tuples(st.integers(0, 4), st.integers(0, 4))
     return st.builds(
         lambda dtype, shape, change: change(of_dtype(dtype, shape)) if shape[0] else of_dtype(dtype, shape),
-        st.sampled_from([d for d in ALL_DTYPES if "bits" not in str(d) and "int" not in str(d) or d.itemsize > 1]),
+        st.sampled_from([d for d in ALL_DTYPES if ("bits" not in str(d) and "int" not in str(d)) or d.itemsize > 1]),
         sizes,
         st.sampled_from(changes),
     )

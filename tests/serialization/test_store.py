@@ -432,7 +432,9 @@ def test_closed_store_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"keep_last": 0}, {"keep_every": -1}, {"retries": -1}, {"mode": "best"}, {"on_error": "ignore"}], ids=str
+    "options",
+    [{"keep_last": 0}, {"keep_every": -1}, {"retries": -1}, {"mode": "best"}, {"on_error": "ignore"}],
+    ids=str,
 )
 def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     """Before the folder is made."""

@@ -59,7 +59,9 @@ def check_untouched(path: Path) -> None:
     assert [item.name for item in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EFBIG], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "code", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EFBIG], ids=errno.errorcode.get
+)
 @pytest.mark.parametrize("name", CALLS)
 def test_failure_at_each_system_call_leaves_the_old_file(
     name: str, code: int, old: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -168,7 +170,9 @@ def test_retries_end_and_the_message_counts_them(old: Path, monkeypatch: pytest.
     """After the last try the error says how many there were."""
     monkeypatch.setattr(storage.time, "sleep", lambda seconds: None)
     Faults(monkeypatch, "posix_fallocate", 0, errno.ENOSPC)
-    with pytest.raises(SaveFailedError, match=r"a\.lcs: saving must write \d+ bytes, got No space left .*\(4 tries\); \d+ bytes free"):
+    with pytest.raises(
+        SaveFailedError, match=r"a\.lcs: saving must write \d+ bytes, got No space left .*\(4 tries\); \d+ bytes free"
+    ):
         save(NEW, old, retries=3)
     check_untouched(old)
 
@@ -261,7 +265,9 @@ def test_a_pipe_gets_the_same_bytes_as_a_file(old: Path) -> None:
     assert bytes(pipe.got) == old.read_bytes()
 
 
-def test_number_of_threads_does_not_change_the_bytes(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_threads_does_not_change_the_bytes(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One thread or eight, direct or through the page cache: the same file."""
     for threads in (1, 8):
         monkeypatch.setattr(writer, "THREADS", threads)

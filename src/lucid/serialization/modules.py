@@ -46,8 +46,10 @@ def load_model_state(model: torch.nn.Module, state: dict[str, Any]) -> None:
     inner = unwrap(model)
     names = {name.replace(COMPILED, ""): name for name in inner.state_dict()}
     given = {name.replace(COMPILED, ""): value for name, value in state.items()}
-    problems = [f"missing: {name!r}.{nearest(name, given)}" for name in names if name not in given]
-    problems += [f"unexpected: {name!r}.{nearest(name, names)}" for name in given if name not in names]
+    missing = [name for name in names if name not in given]
+    unexpected = [name for name in given if name not in names]
+    problems = [f"missing: {name!r}.{nearest(name, unexpected)}" for name in missing]
+    problems += [f"unexpected: {name!r}.{nearest(name, missing)}" for name in unexpected]
     live = inner.state_dict()
     for name, value in given.items():
         target = live.get(names.get(name, ""))
