@@ -73,9 +73,10 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     assert order(feed, 0) == orders[0]
 
 
-def test_ambient_streams_neither_move_nor_matter() -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ambient_streams_neither_move_nor_matter(workers: int) -> None:
     """Dropout's stream stands still while rows are read, and its state changes nothing in them."""
-    feed = Feed(DataLoader(Noisy(), 3, shuffle=True))
+    feed = Feed(DataLoader(Noisy(), 3, shuffle=True, num_workers=workers))
     before = ambient()
     first = epoch(feed)
     assert ambient() == before

@@ -270,6 +270,46 @@ def test_state_of_a_loader_counts() -> None:
     assert broken.notes() == []
 
 
+def test_stream_that_changes_between_epochs_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A counter that goes up with every pass is not there after a resume at a border: a warning names it."""
+
+    class Counts(Stream):
+        passes = 0
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            self.passes += 1
+            return super().__iter__()
+
+    stream = Counts()
+    stream.passes = 0
+    for feed, told in ((Feed(DataLoader(stream, 3)), 1), (Feed(DataLoader(Stream(), 3)), 0)):
+        caplog.clear()
+        for number in range(2):
+            list(feed.batches(number))
+        assert [message.split(" is another")[0] for message in caplog.messages] == ["Counts.passes"] * told
+
+
+def test_stream_of_ready_batches_in_workers() -> None:
+    """With `batch_size=None` an item is a batch, in workers too."""
+    feed = Feed(DataLoader(StatefulStream(5), batch_size=None, num_workers=2))
+    items = [row[0].item() for row in feed.batches(0)]
+    assert items == [0.0, 1.0, 2.0, 3.0, 4.0]
+    resumed = Feed(DataLoader(StatefulStream(5), batch_size=None, num_workers=2))
+    batches = feed.batches(0)
+    for _ in range(3):
+        next(batches)
+    resumed.load_state_dict(feed.state_dict())
+    assert [row[0].item() for row in resumed.batches(0, 3)] == [3.0, 4.0]
+    feed.close()
+
+
+def test_error_in_a_stream_here_says_when() -> None:
+    """Without workers too, the user's error is the cause of one that says which epoch."""
+    with pytest.raises(DataError, match="Fails failed in epoch 1: OSError: connection lost") as caught:
+        list(feed_of(Fails).batches(1))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
 def test_iterator_lasts_one_epoch() -> None:
     """What can be read once is said to be so when it is needed again."""
     feed = Feed(iter([torch.ones(1)]))

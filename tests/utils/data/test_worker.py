@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lucid.errors import DataError
 from lucid.utils.data import DataLoader, Feed
 from lucid.utils.data._worker import drop_handlers
 
@@ -106,6 +107,23 @@ def test_signals_to_the_group_reach_the_run_alone(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": paths},
     )
     assert (done.returncode, done.stdout.strip()) == (0, "whole epoch [2, 10, 15]"), done.stderr
+
+
+class Dies(Noisy):
+    """Row 5 kills its process, as the kernel does when memory runs out."""
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        if row == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(row)
+
+
+def test_killed_worker_is_said_with_its_place() -> None:
+    """The error says which batch was waited for."""
+    batches = Feed(DataLoader(Dies(), 2, num_workers=1, prefetch_factor=1)).batches(3)
+    next(batches)
+    with pytest.raises(DataError, match=r"a worker was lost before batch \d of epoch 3 came: DataLoader worker"):
+        list(batches)
 
 
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])

@@ -73,7 +73,9 @@ class Feed:
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of the data set, or None if it does not say."""
+        """Rows of the data set, or None if it does not say, or if its items are ready batches."""
+        if getattr(self.loader, "batch_sampler", None) is None and isinstance(self._source, MapSource):
+            return None
         return length_of(getattr(self.loader, "dataset", None))
 
     @property
@@ -108,7 +110,7 @@ class Feed:
         if self._source.may_run_ahead:
             pin = self.device.type == "cuda" and self._source.gather is not None
             return ahead(batches, self.device, pin)
-        return (move(batch, self.device) for batch in batches)
+        return (move(batch, self.device, non_blocking=self.device.type == "cuda") for batch in batches)
 
     def rows(self, epoch: int, batch: int) -> list[Any]:
         """Return the row numbers of one micro-batch; [] for a stream, whose rows have none."""

@@ -83,7 +83,7 @@ def _find(holder: object, skip: Sequence[object]) -> Iterator[Any]:
             if id(part) in seen or isinstance(part, _LEAVES) or len(seen) > _OBJECTS:
                 continue
             seen.add(id(part))
-            if isinstance(part, _KINDS):
+            if isinstance(part, _KINDS) and not isinstance(part, random.SystemRandom):
                 yield part
             else:
                 below.append(part)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import torch
 from torch.utils.data import default_collate
 
 from lucid import rng
-from lucid.errors import ResumeError
+from lucid.errors import DataError, ResumeError
 
 from ._check import check_start
 from ._gather import gather_of
@@ -111,9 +111,9 @@ class MapSource:
         if self._gather is not None:
             return self._gather.batches(order, start)
         if self._ready:
-            return islice(self.loader.dataset, start, None)
+            return itertools.islice(self.loader.dataset, start, None)
         if self.loader.num_workers > 0:
-            return self._from_workers(order, epoch, start)
+            return self._from_workers(self._begin(order, epoch, start), self._turn, epoch, start)
         return self._here(order, epoch, start)
 
     def _here(self, order: Order, epoch: int, start: int) -> Iterator[Any]:
@@ -122,16 +122,25 @@ class MapSource:
                 batch = self._reader.read(ticket)
             yield batch
 
-    def _from_workers(self, order: Order, epoch: int, start: int) -> Iterator[Any]:
+    def _begin(self, order: Order, epoch: int, start: int) -> Iterator[Any]:
+        """Let the workers begin; here and now, because to fork in another thread is to copy locks that are held."""
         self._turn += 1
-        turn = self._turn
         if self._workers is None:
             self._workers = self._start_workers()
         self._tickets.set(order, epoch, start)
-        for batch in self._workers:
+        return iter(self._workers)
+
+    def _from_workers(self, results: Iterator[Any], turn: int, epoch: int, start: int) -> Iterator[Any]:
+        for batch in itertools.count(start):
             if turn != self._turn:
                 raise RuntimeError("a newer iteration over these batches has begun; this one is over.")
-            yield unwrap(batch)
+            try:
+                result = next(results)
+            except StopIteration:
+                return
+            except RuntimeError as error:  # killed, or out of time: what a row raises comes as a result
+                raise DataError(f"a worker was lost before batch {batch} of epoch {epoch} came: {error}") from error
+            yield unwrap(result)
 
     def _start_workers(self) -> torch.utils.data.DataLoader[Any]:
         loader = self.loader

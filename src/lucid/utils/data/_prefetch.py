@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -117,7 +117,7 @@ def _keep_for(batch: Any, stream: torch.cuda.Stream) -> None:
     if isinstance(batch, torch.Tensor):
         if batch.is_cuda:
             batch.record_stream(stream)
-    elif isinstance(batch, dict):
+    elif isinstance(batch, Mapping):
         for value in batch.values():
             _keep_for(value, stream)
     elif isinstance(batch, list | tuple):

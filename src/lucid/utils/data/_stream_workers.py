@@ -86,8 +86,10 @@ class StreamWorkers:
         """Return where each worker stands after the batch handed out last."""
         if not self.is_stateful:
             return None
-        states = {name: pickle.loads(one) if isinstance(one, bytes) else one for name, one in self._states.items()}
-        return {"workers": self._loader.num_workers, "last": self._last, "states": states}
+        for name, one in self._states.items():
+            if isinstance(one, bytes):
+                self._states[name] = pickle.loads(one)
+        return {"workers": self._loader.num_workers, "last": self._last, "states": dict(self._states)}
 
     def _start(self, first: int, epoch: int, states: dict[str, Any]) -> torch.utils.data.DataLoader[Any]:
         loader = self._loader

@@ -20,7 +20,7 @@ from lucid import rng
 from lucid.errors import DataError, ResumeError
 
 from ._generators import OwnGenerators, pack_states, unpack_states
-from ._order import length_of
+from ._order import length_of, vars_of
 from ._stream_workers import StreamWorkers, has_lossy_buffer, is_stateful
 
 _log = logging.getLogger("lucid.data")
@@ -58,6 +58,7 @@ class StreamSource:
         self.loader = loader
         self._on_stream = on_stream
         self._opener: _Opener = StreamWorkers(loader, seed) if _has_workers(loader) else _Here(loader, seed)
+        self._name = type(getattr(loader, "dataset", loader)).__name__
         self._loaded: dict[str, Any] = {}
         self._at: tuple[int, int] | None = None
 
@@ -100,9 +101,8 @@ class StreamSource:
             self._at = (epoch, at)
             yield batch
         if at == 0:
-            name = type(getattr(self.loader, "dataset", self.loader)).__name__
             raise DataError(
-                f"{name} must give at least one batch, it gave none in epoch {epoch}. "
+                f"{self._name} must give at least one batch, it gave none in epoch {epoch}. "
                 "Is its source empty, or was it read to its end before?"
             )
 
@@ -122,7 +122,7 @@ class StreamSource:
         return [] if self._opener.is_stateful else [self._why_not()]
 
     def _why_not(self) -> str:
-        name = type(getattr(self.loader, "dataset", self.loader)).__name__
+        name = self._name
         if self._opener.is_stateful:
             return f"the checkpoint has no state of the stream {name} for it."
         if has_lossy_buffer(getattr(self.loader, "dataset", self.loader)):
@@ -153,12 +153,14 @@ class _Here:
         self._streams = _Streams(OwnGenerators([loader]))
         self._used = False
         self._iterator: Any = None
+        self._first: dict[str, Any] = {}
         self.is_stateful = self._holder is not None
 
     def open(self, epoch: int, state: dict[str, Any] | None) -> Iterator[Any]:
         loader = self._loader
         if state is not None and state["ended"]:
             return iter(())
+        self._watch(epoch)
         self._streams.seed(rng.derive(self._seed, "stream", epoch))
         with self._streams.active():
             _tell_epoch(loader, epoch)
@@ -174,15 +176,33 @@ class _Here:
             )
         self._used = True
         self._iterator = iterator
-        return self._read(iterator)
+        return self._read(iterator, epoch)
 
-    def _read(self, iterator: Iterator[Any]) -> Iterator[Any]:
+    def _watch(self, epoch: int) -> None:
+        """Say once if the stream carries something over a border of epochs: a run resumed there begins without it."""
+        dataset = getattr(self._loader, "dataset", self._loader)
+        now = {name: value for name, value in vars_of(dataset).items() if isinstance(value, int | float | str)}
+        changed = [name for name, value in now.items() if self._first.setdefault(name, value) != value]
+        if changed and not callable(getattr(dataset, "set_epoch", None)):
+            _log.warning(
+                "%s.%s is another value at the start of epoch %d than before: if rows depend on it, a run resumed "
+                "there is not the same. Give the data set a set_epoch(epoch) and take it from that.",
+                type(dataset).__name__,
+                changed[0],
+                epoch,
+            )
+            self._first = now
+
+    def _read(self, iterator: Iterator[Any], epoch: int) -> Iterator[Any]:
         while True:
             with self._streams.active():
                 try:
                     batch = next(iterator)
                 except StopIteration:
                     return
+                except Exception as error:
+                    name = type(getattr(self._loader, "dataset", self._loader)).__name__
+                    raise DataError(f"{name} failed in epoch {epoch}: {type(error).__name__}: {error}") from error
             yield batch
 
     def state(self) -> dict[str, Any] | None:
