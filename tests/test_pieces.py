@@ -98,8 +98,8 @@ def test_a_resumed_run_goes_on_with_the_smaller_pieces(tmp_path: Path) -> None:
             if state.step == 2:
                 state.interrupt = "max_time"
 
+    unbroken = make(3)
     with pytest.warns(RuntimeWarning, match="out of memory"):
-        unbroken = make(3)
         unbroken.fit(DataLoader(rows(), batch_size=8))
     with pytest.warns(RuntimeWarning, match="out of memory"), pytest.raises(SystemExit):
         make(3, run_dir=tmp_path, callbacks=[Break()]).fit(DataLoader(rows(), batch_size=8))

@@ -55,8 +55,8 @@ def halve(state: TrainState, window: Window, error: BaseException) -> bool:
     state.progress.halvings += 1
     warnings.warn(
         f"step {state.step + 1}: out of memory with {largest} rows at once. Each micro-batch is from now on taken in "
-        f"{2 * pieces} pieces: the same gradient in more time. A batch_size and gradient_accumulation_steps that say so "
-        "save the attempt.",
+        f"{2 * pieces} pieces: the same gradient in more time. Settings of batch_size and gradient_accumulation_steps "
+        "that say so save the attempt.",
         RuntimeWarning,
         stacklevel=2,
     )
