@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,10 @@ from lucid.state import Scheduler, load_model_state
 from lucid.tasks import Task, make_task
 from lucid.trainer import Trainer
 from lucid.utils.data import DataLoader
+
+
+SMALL_MODEL = 100_000
+"""Parameters below which one CPU thread is quicker than several, and far quicker on a busy machine."""
 
 
 @dataclass(kw_only=True)
@@ -69,6 +73,7 @@ def build(
     )
     if config.model.weights:
         load_weights(model, config.model.weights)
+    config = _with_threads(config, model)
     trainer = Trainer(
         model,
         build_optimizer(config, model),
@@ -94,6 +99,14 @@ def build(
         validation_loader=None if data.validation is None else _loader(config, data.validation, size),
         test_loader=None if data.test is None else _loader(config, data.test, size),
     )
+
+
+def _with_threads(config: RunConfig, model: nn.Module) -> RunConfig:
+    """Settle the number of CPU threads: one for a small model, as its steps are too short to share."""
+    small = sum(parameter.numel() for parameter in model.parameters()) < SMALL_MODEL
+    if config.train.threads is not None or not small:
+        return config
+    return replace(config, train=replace(config.train, threads=1))
 
 
 def build_data(config: RunConfig) -> DataBundle:

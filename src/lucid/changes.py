@@ -31,6 +31,7 @@ _RULES = {
     "train.save_errors": TAKES_EFFECT,
     "train.changes": TAKES_EFFECT,
     "train.device": INEXACT,
+    "train.threads": INEXACT,
     "train.precision": INEXACT,
     "train.compile": INEXACT,
     "train.deterministic": INEXACT,

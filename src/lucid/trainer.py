@@ -141,6 +141,8 @@ class Trainer:
             eval_loader: as for `fit`.
             by_hand: the loop is the user's, who evaluates in it.
         """
+        if self.config.threads is not None:
+            torch.set_num_threads(self.config.threads)
         if self.config.deterministic:
             torch.use_deterministic_algorithms(True)
         self.model.to(self.device)

@@ -23,6 +23,8 @@ class TrainConfig:
     """One number from which every random stream of the run is derived."""
     device: str = "auto"
     """Where to train: "auto" takes the best device there is, else a torch name such as "cpu" or "cuda:1"."""
+    threads: int | None = None
+    """CPU threads of torch. None: torch's choice; the command takes 1 for a small model, which more threads slow down."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Forward precision. "auto": bf16 where the device has it natively, else fp16 on an accelerator, else fp32."""
     gradient_accumulation_steps: int = 1
@@ -85,8 +87,9 @@ class TrainConfig:
             _at_least(where, name, getattr(self, name), 0)
         if self.keep_last < 1:
             raise ConfigError(f"{where}.keep_last must be at least 1, got {self.keep_last}: a run resumes from it.")
-        if self.max_steps is not None:
-            _at_least(where, "max_steps", self.max_steps, 1)
+        for name in ("max_steps", "threads"):
+            if getattr(self, name) is not None:
+                _at_least(where, name, getattr(self, name), 1)
         for name in ("log_every", "eval_every", "save_every"):
             value = getattr(self, name)
             if value != "epoch":
