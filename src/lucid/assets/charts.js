@@ -81,6 +81,15 @@ window.lucid = window.lucid || {};
     return [shapes, notes];
   }
 
+  // A curve that does not move would fill its chart with rounding noise: give it room.
+  function flatRange(chart) {
+    let low = Infinity, high = -Infinity;
+    for (const line of chart.lines) for (const y of line.points.y) if (y !== null) { low = Math.min(low, y); high = Math.max(high, y); }
+    const size = Math.max(Math.abs(low), Math.abs(high));
+    if (low > high || high - low > 1e-6 * size) return undefined;
+    return size === 0 ? [-1, 1] : [low - 0.5 * size, high + 0.5 * size];
+  }
+
   function layoutOf(chart, options, scale, legend) {
     const [shapes, annotations] = shapesOf(chart, options, scale);
     const axis = { gridcolor: colour("grid"), linecolor: colour("line"), zeroline: false, tickfont: { size: 11 }, automargin: true };
@@ -92,7 +101,7 @@ window.lucid = window.lucid || {};
       hovermode: "x unified", hoverlabel: { bgcolor: colour("panel"), bordercolor: colour("line"), font: { color: colour("ink") } },
       showlegend: legend, legend: { orientation: "h", y: -0.2, yanchor: "top", x: 0, font: { size: 11 } },
       xaxis: { ...axis, title: { text: xTitle, standoff: 6, font: { size: 11, color: colour("muted") } } },
-      yaxis: { ...axis, type: log ? "log" : "linear", exponentformat: "power" },
+      yaxis: { ...axis, type: log ? "log" : "linear", range: log ? undefined : flatRange(chart), exponentformat: "power" },
       yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
       shapes, annotations, barmode: "stack", uirevision: chart.title + options.x + log,
     };

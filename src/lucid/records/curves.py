@@ -6,6 +6,7 @@ the non-finite values of every stretch, so that a spike or a NaN among a million
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from array import array
@@ -108,6 +109,12 @@ class Curves:
         if window > 1:
             points["smooth"] = [_mean_around(column.numbers, at, window) for at in kept]
         return points
+
+    def place(self, step: int) -> dict[str, float]:
+        """Return where a step lies on the axes: `step`, `seconds`, and `rows` if the run counts them."""
+        row = bisect.bisect_right(self.steps, step) - 1
+        found: dict[str, float] = {"step": step, "seconds": self.seconds[row] if row >= 0 else 0.0}
+        return found | {"rows": self._rows_at([step])[0]} if ROWS in self._columns else found
 
     def _rows_at(self, steps: list[int]) -> list[int]:
         """Return the rows trained on at these steps, by straight lines between the records that say so."""

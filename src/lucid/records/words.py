@@ -145,6 +145,13 @@ def newest_plan(records: list[Record]) -> dict[str, Any]:
     return next(plans, {})
 
 
+def monitor(plan: Mapping[str, Any], config: Any = None) -> str:
+    """Return the name of the value that decides what is best, as the plan or the run's config says it."""
+    train = config.get("train") if isinstance(config, Mapping) else None
+    known = (plan.get("monitor"), train.get("monitor") if isinstance(train, Mapping) else None)
+    return next((name for name in known if isinstance(name, str) and name != "none"), "eval/loss")
+
+
 def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     """Return nested mappings as one level of dotted names.
 

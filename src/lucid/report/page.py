@@ -70,7 +70,7 @@ def page(folder: Path, plotly: str) -> str:
             "subtitle": escape(subtitle(run)),
             "cards": cards(run),
             "body": tables(run),
-            "data": script_data(charts(run.records, run.curves)),
+            "data": script_data(charts(run.records, run.curves, run.monitor)),
             "theme": (assets.FOLDER / "theme.css").read_text(encoding="utf-8"),
             "charts": (assets.FOLDER / "charts.js").read_text(encoding="utf-8"),
             "plotly": plotly.replace("</script", "<\\/script"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from lucid.records import Record, words
@@ -20,14 +19,15 @@ _SMOOTH_FROM = 60
 _SMOOTH_SHARE = 40
 
 
-def charts(records: list[Record], curves: Curves) -> list[dict[str, Any]]:
+def charts(records: list[Record], curves: Curves, monitor: str) -> list[dict[str, Any]]:
     """Return the charts of a run as plain values for the page's script.
 
     Args:
         records: all of the run.
         curves: of these records.
+        monitor: the value that decides what is best.
     """
-    events = _events(records)
+    events = _events(records, curves)
     names = [name for name in curves.names() if name not in _NOT_DRAWN]
     groups: list[tuple[str, list[str], dict[str, Any]]] = []
     losses = [name for name in _LOSSES if name in names]
@@ -42,7 +42,7 @@ def charts(records: list[Record], curves: Curves) -> list[dict[str, Any]]:
     shown = {name for _, group, _ in groups for name in group}
     groups += [(name, [name], {}) for name in names if name not in shown]
     drawn = [_chart(title, group, extra, curves, events) for title, group, extra in groups]
-    _mark_best(drawn, records)
+    _mark_best(drawn, records, monitor)
     return drawn
 
 
@@ -60,22 +60,15 @@ def _chart(
     return {"title": title, "lines": lines, "events": events, "note": note, **extra}
 
 
-def _mark_best(drawn: list[dict[str, Any]], records: list[Record]) -> None:
+def _mark_best(drawn: list[dict[str, Any]], records: list[Record], monitor: str) -> None:
     """Put a star on the best evaluation of the value that decides."""
-    monitor = words.newest_plan(records).get("monitor") or "eval/loss"
     best = next((record for record in reversed(records) if record.kind == "eval" and words.is_best(record)), None)
     for line in [line for chart in drawn for line in chart["lines"] if line["name"] == monitor]:
         if best is not None and best.step in line["points"]["step"]:
             line["best"] = line["points"]["step"].index(best.step)
 
 
-def _events(records: list[Record]) -> list[dict[str, Any]]:
-    """Return the resumes, placed on the axes: running time stands still between two processes."""
-    events, seconds, last = [], 0.0, math.nan
-    for record in records:
-        if record.kind not in ("plan", "resume") and not math.isnan(last):
-            seconds += max(0.0, record.time - last)
-        last = record.time
-        if record.kind == "resume":
-            events.append({"step": record.step, "seconds": seconds, "text": "resumed"})
-    return events[-20:]
+def _events(records: list[Record], curves: Curves) -> list[dict[str, Any]]:
+    """Return the resumes, placed on the axes."""
+    steps = [record.step for record in records if record.kind == "resume"][-20:]
+    return [{**curves.place(step), "text": "resumed"} for step in steps]

@@ -41,6 +41,11 @@ class Run:
         """The newest plan; that of a process that went on stands in its `resume` record."""
         return words.newest_plan(self.records)
 
+    @property
+    def monitor(self) -> str:
+        """The value that decides what is best."""
+        return words.monitor(self.plan, read_file(self.folder / "config.toml"))
+
 
 def title(run: Run) -> str:
     """Return the name of the run, or of its folder."""
@@ -74,7 +79,7 @@ def cards(run: Run) -> str:
         shown.append(("steps", words.number(last.step), f"of {words.number(total)}" if total else ""))
     best = next((record for record in reversed(run.all("eval")) if words.is_best(record)), None)
     if best is not None:
-        name = run.plan.get("monitor") or "eval/loss"
+        name = run.monitor
         name = name if name in best.values else next(iter(best.values), "")
         if name:
             shown.append((f"best {name}", words.number(best.values[name]), f"at step {words.number(best.step)}"))
