@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, get_worker_info
+from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset, get_worker_info
 
 from lucid.errors import DataError
 from lucid.utils.data import DataLoader, Feed
@@ -87,6 +87,19 @@ def test_draws_of_the_batch_do_not_go_on_from_those_of_its_rows() -> None:
     quiet, noisy = (Feed(DataLoader(rows, 2, collate_fn=numbers_of_the_batch)) for rows in (range(4), Noisy(4)))
     assert list(quiet.batches(0)) == list(noisy.batches(0))
     assert len({number for batch in quiet.batches(0) for number in batch}) == 6
+
+
+def test_rows_that_run_no_code_are_not_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking up a list or a tensor draws nothing: one seed per batch, for `collate_fn`, or none."""
+    seeds: list[int] = []
+    monkeypatch.setattr("lucid.utils.data._rows.seed_streams", seeds.append)
+    counted = []
+    for dataset in (range(6), Subset(TensorDataset(torch.arange(6)), range(6)), Noisy(6)):
+        for options in ({}, {"collate_fn": numbers_of_the_batch}):
+            seeds.clear()
+            assert len(list(Feed(DataLoader(dataset, 3, **options)).batches(0))) == 2
+            counted.append(len(seeds))
+    assert counted == [0, 2, 0, 2, 6, 8]
 
 
 class Owner(Dataset[torch.Tensor]):

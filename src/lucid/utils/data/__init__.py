@@ -1,10 +1,16 @@
 """The data pipeline: `Feed` makes any loader resumable by arithmetic. Everything else here is torch's own.
 
-which rows, in which order      _order.py
-one batch, row by row           _rows.py; arrays in memory: _gather.py
-map-style loaders, workers      _map.py, _worker.py
-streams                         _streams.py
-the face                        _feed.py, _loader.py
+Which file answers which question:
+
+- which rows, in which order: `_sampling.py` asks the samplers, `_order.py` cuts batches
+- one batch: `_rows.py` row by row, `_gather.py` from arrays in memory
+- generators that data sets and samplers hold: `_generators.py`
+- loaders over rows with numbers: `_map.py`
+- streams: `_streams.py`, with workers `_stream_workers.py`
+- in a worker process: `_worker.py`
+- on to an accelerator: `_prefetch.py`
+- what is wrong with a loader, and what makes it the same: `_check.py`, `_fingerprint.py`
+- the face: `_feed.py`, `_loader.py`
 """
 
 from __future__ import annotations

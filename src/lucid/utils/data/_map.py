@@ -56,7 +56,7 @@ class MapSource:
     @property
     def may_run_ahead(self) -> bool:
         """Whether batches may be read in a thread: not where that runs the user's code with the global streams."""
-        return self._gather is not None or self._ready or self.loader.num_workers > 0
+        return self.loader.num_workers > 0 or not self._reader.runs_user_code
 
     @property
     def gather(self) -> Any:
@@ -118,6 +118,9 @@ class MapSource:
 
     def _here(self, order: Order, epoch: int, start: int) -> Iterator[Any]:
         for ticket in _tickets(order, epoch, start):
+            if not self._reader.runs_user_code:
+                yield self._reader.read(ticket)
+                continue
             with rng.fork(), self._reader.own_generators():
                 batch = self._reader.read(ticket)
             yield batch

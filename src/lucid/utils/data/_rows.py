@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import StackDataset, Subset, default_collate, default_convert
+from torch.utils.data import StackDataset, Subset, TensorDataset, default_collate, default_convert
 
 from lucid import rng
 from lucid.errors import DataError
 
+from ._gather import ArrayDataset
 from ._generators import OwnGenerators
 from ._order import layers_of
 
@@ -65,6 +66,7 @@ class RowReader:
         self.single = single
         self.tell_epoch = tell_epoch
         self._at_once = not single and reads_at_once(dataset)
+        self._rows_draw = not is_inert(dataset)
         self._seed_collate = collate_fn not in (default_collate, default_convert)
         self._epoch: int | None = None
         self._row_seed = self._collate_seed = 0
@@ -76,6 +78,11 @@ class RowReader:
             return self.read(ticket)
         except DataError as error:
             return pack_failure(error)
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether a batch is more than looking up rows and torch's own collating."""
+        return self._rows_draw or self._seed_collate
 
     @contextmanager
     def own_generators(self) -> Iterator[None]:
@@ -127,7 +134,8 @@ class RowReader:
     def _read_rows(self, ticket: Ticket) -> list[Any]:
         items = []
         for number, key in enumerate(ticket.keys):
-            self._seed(self._row_seed, ticket, number)
+            if self._rows_draw:
+                self._seed(self._row_seed, ticket, number)
             try:
                 items.append(self.dataset[key])
             except Exception as error:
@@ -150,6 +158,13 @@ def seed_streams(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed & _LOW)
     random.seed(seed)
+
+
+def is_inert(dataset: Any) -> bool:
+    """Whether looking up a row is known to run nobody's code, so that there is nothing to seed."""
+    if type(dataset) is Subset:
+        return is_inert(dataset.dataset)
+    return type(dataset) in (list, tuple, range, TensorDataset, ArrayDataset)
 
 
 def reads_at_once(dataset: Any) -> bool:

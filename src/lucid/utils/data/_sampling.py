@@ -1,7 +1,7 @@
 """From a loader's samplers to the `Order` of an epoch: a pure function of (seed, epoch).
 
-    sampler classes of torch    one tensor (or a range) for the whole epoch
-    anybody else's sampler      a copy of it is run to its end under seeds derived for the epoch
+- sampler classes of torch: one tensor (or a range) for the whole epoch
+- anybody else's sampler: a copy of it is run to its end under seeds derived for the epoch
 
 A copy, because many samplers shuffle a list of theirs in place, and then the order would depend on how often they ran.
 """

@@ -1,8 +1,8 @@
 """Batches of a stream: something that can only be read from its beginning, or from a state that it gave itself.
 
-StreamSource            positions: start, resume, refuse, skip
-_Opened                 one pass of a loader that is read in this process
-_stream_workers.py      one pass of an IterableDataset that workers read
+- `StreamSource`: positions, that is start, resume, refuse, skip
+- `_Here`: passes over a loader that is read in this process
+- `_stream_workers.py`: passes over an IterableDataset that workers read
 """
 
 from __future__ import annotations
