@@ -170,9 +170,11 @@ class Encoder:
         return {"$": "ints", "k": kind, "i": self.add(array_slot(np.array(value, np.int64), path))}
 
     def _set(self, value: set[Any] | frozenset[Any], path: Path) -> Any:
-        nodes = [self.encode(item, (*path, "{}")) for item in value]
-        nodes.sort(key=repr)  # the order of a set changes from process to process, the bytes must not
-        return {"$": type(value).__name__, "v": nodes}
+        # The order of a set changes from process to process, the bytes must not. Sorted twice: the first order numbers
+        # the slots of long members, the second one does not depend on how members print.
+        members = sorted(value, key=lambda item: (type(item).__name__, repr(item)))
+        nodes = [self.encode(item, (*path, "{}")) for item in members]
+        return {"$": type(value).__name__, "v": sorted(nodes, key=repr)}
 
     def _deque(self, value: deque[Any], path: Path) -> Any:
         return {"$": "deque", "v": self._items(list(value), path), "n": value.maxlen}
