@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -42,11 +41,10 @@ BREAKS = st.lists(
 )
 
 
-def check(one: Settings, breaks: list[tuple[int, str, str]]) -> None:
+def check(folder: Path, one: Settings, breaks: list[tuple[int, str, str]]) -> None:
     """Compare; the breaks come in the order of their steps. One that lies behind the run's end never comes."""
     breakers = [Breaker(*each) for each in sorted(breaks)]
-    with tempfile.TemporaryDirectory() as folder:
-        compare(one, Path(folder) / "x", breakers)
+    compare(one, folder / "x", breakers)
 
 
 COMMON = {
@@ -59,15 +57,15 @@ COMMON = {
 
 @settings(max_examples=25, **COMMON)
 @given(one=SETTINGS, breaks=BREAKS)
-def test_any_combination_broken_anywhere(one: Settings, breaks: list[tuple[int, str, str]]) -> None:
+def test_any_combination_broken_anywhere(tmp_path: Path, one: Settings, breaks: list[tuple[int, str, str]]) -> None:
     """Twenty-five combinations out of all, each with up to four breaks."""
-    check(one, breaks)
+    check(tmp_path, one, breaks)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @settings(max_examples=400, **COMMON)
 @given(one=SETTINGS, breaks=BREAKS)
-def test_many_combinations_broken_anywhere(one: Settings, breaks: list[tuple[int, str, str]]) -> None:
+def test_many_combinations_broken_anywhere(tmp_path: Path, one: Settings, breaks: list[tuple[int, str, str]]) -> None:
     """Four hundred combinations."""
-    check(one, breaks)
+    check(tmp_path, one, breaks)
