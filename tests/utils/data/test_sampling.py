@@ -237,6 +237,18 @@ def test_set_epoch_reaches_the_sampler_in_a_batch_sampler() -> None:
         assert told.told == [3]
 
 
+def test_set_epoch_that_is_handed_on_is_not_called_twice() -> None:
+    """A wrapper that tells its inner sampler itself is the only one told."""
+
+    class Forwarding(Wrapped):
+        def set_epoch(self, number: int) -> None:
+            self.inner.set_epoch(number)
+
+    told = Told()
+    order(feed_of(Forwarding(told)), 2)
+    assert told.told == [2]
+
+
 class Counting(Sampler[int]):
     """Makes its order from a counter that goes up at every pass."""
 
@@ -261,7 +273,22 @@ class Stateful(Counting):
         self.passes = state["passes"]
 
 
-@pytest.mark.parametrize("kind", [Counting, Stateful])
+class CountingInDict(Counting):
+    """Keeps its counter in a dict."""
+
+    def __init__(self) -> None:
+        self.state = {"passes": 0}
+
+    @property
+    def passes(self) -> int:
+        return self.state["passes"]
+
+    @passes.setter
+    def passes(self, value: int) -> None:
+        self.state["passes"] = value
+
+
+@pytest.mark.parametrize("kind", [Counting, CountingInDict, Stateful])
 @pytest.mark.parametrize(("number", "start"), [(1, 2), (2, 0)])
 def test_sampler_with_a_state_goes_on_where_it_stood(kind: Any, number: int, start: int) -> None:
     """A counter, or a state_dict, is saved as the epoch began with it, and taken up in the middle or at a border."""
@@ -310,8 +337,11 @@ def test_sampler_that_cannot_be_copied_runs_itself() -> None:
         sampler.lock = threading.Lock()  # type: ignore[assignment]
         return sampler
 
-    through = feed_of(locked())
+    sampler = locked()
+    assert feed_of(sampler).notes()[0].startswith("the sampler Locked cannot be copied")
+    through = feed_of(sampler)
     orders = [order(through, number) for number in range(2)]
+    assert sampler.rng.bit_generator.state == np.random.default_rng(5).bit_generator.state
     assert order(feed_of(locked()), 1) == orders[1] != orders[0]
 
 
@@ -347,6 +377,32 @@ def test_names_as_keys_get_their_own_draws() -> None:
     assert feeds[0].rows(1, 1) == ["r2", "r3"]
     assert torch.equal(rows, epoch(feeds[1]))
     assert len(set(rows[:, 1].tolist())) == 6
+
+
+def test_pairs_as_keys_are_told_apart() -> None:
+    """A key that is a pair is a name as a whole, not by its first part."""
+
+    class Scaled(Noisy):
+        def __getitem__(self, key: Any) -> torch.Tensor:
+            return super().__getitem__(key[1])
+
+    feed = Feed(DataLoader(Scaled(6), batch_sampler=[[(True, 0), (True, 1)], [(True, 2), (False, 2)]]))
+    assert len(set(epoch(feed)[:, 1].tolist())) == 4
+    assert feed.rows(1, 1) == [(True, 2), (False, 2)]
+
+
+def test_batches_as_keys_have_their_rows() -> None:
+    """A BatchSampler given as `sampler` hands whole lists to the data set."""
+
+    class Many(Noisy):
+        def __getitem__(self, rows: Any) -> torch.Tensor:
+            return torch.tensor(rows)
+
+    options = {"sampler": BatchSampler(random_sampler(), 5, drop_last=False), "batch_size": None}
+    feed = Feed(DataLoader(Many(ROWS), **options))
+    assert [batch.tolist() for batch in feed.batches(0)] == [feed.rows(0, at) for at in range(5)]
+    assert sorted(order(feed)) == list(range(ROWS))
+    assert feed.num_rows == ROWS
 
 
 def test_sequential_is_recognised() -> None:

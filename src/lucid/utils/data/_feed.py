@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, IterableDataset
 
 from lucid import rng
 from lucid.devices import move
@@ -74,9 +74,11 @@ class Feed:
     @property
     def num_rows(self) -> int | None:
         """Rows of the data set, or None if it does not say, or if its items are ready batches."""
-        if getattr(self.loader, "batch_sampler", None) is None and isinstance(self._source, MapSource):
+        loader = self.loader
+        items_are_batches = isinstance(self._source, MapSource) and loader.batch_sampler is None
+        if items_are_batches and not isinstance(loader.sampler, BatchSampler):
             return None
-        return length_of(getattr(self.loader, "dataset", None))
+        return length_of(getattr(loader, "dataset", None))
 
     @property
     def batch_size(self) -> int | None:
@@ -114,7 +116,7 @@ class Feed:
 
     def rows(self, epoch: int, batch: int) -> list[Any]:
         """Return the row numbers of one micro-batch; [] for a stream, whose rows have none."""
-        return self._source.order(epoch).keys(batch) if isinstance(self._source, MapSource) else []
+        return self._source.rows(epoch, batch) if isinstance(self._source, MapSource) else []
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a stream, or of samplers that carry one; {} where (epoch, batch) says everything."""

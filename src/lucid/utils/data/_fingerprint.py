@@ -58,7 +58,8 @@ def _content(gather: Gather | None) -> str | None:
 
 def _bytes(part: Any) -> bytes:
     if isinstance(part, torch.Tensor):
-        return part.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if part.ndim else b""
+        part = part.detach() if part.is_cpu else part.detach().cpu()
+        return np.from_dlpack(part.contiguous().view(torch.uint8)).tobytes() if part.ndim else b""
     return np.ascontiguousarray(part).tobytes()
 
 

@@ -98,6 +98,11 @@ class MapSource:
             self._states.write(states[epoch])
         self._start_states = (epoch, self._states.read())
 
+    def rows(self, epoch: int, batch: int) -> list[Any]:
+        """Return the row numbers of a batch; the key itself where a sampler gives lists to `batch_size=None`."""
+        keys = self.order(epoch).keys(batch)
+        return keys[0] if self._reader.single and isinstance(keys[0], list) else keys
+
     def num_batches(self, epoch: int) -> int:
         """Return the number of batches, by the sampler's length where it has one."""
         if epoch in self._orders or self._sampling.lasts_one_epoch:
@@ -180,7 +185,7 @@ class MapSource:
 
     def notes(self) -> list[str]:
         """Return what cannot be resumed exactly."""
-        return []
+        return self._sampling.notes()
 
     def close(self) -> None:
         """Stop the workers."""

@@ -221,8 +221,6 @@ def _mix(base: int, key: Any, again: int) -> int:
 
     Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", mix64variant13.
     """
-    if isinstance(key, list | tuple) and key:
-        key = key[0]
     if type(key) is not int or again:
         return rng.derive(base, key if type(key) is int else repr(key), again)
     mixed = (base + (key + 1) * 0x9E3779B97F4A7C15) & _ALL

@@ -32,6 +32,7 @@ from ._generators import AMBIENT, OwnGenerators
 from ._order import Order, layers_of, length_of, pack, vars_of
 
 _DEPTH = 3  # how many wrappers around a sampler are looked through
+_SMALL = 64  # entries of a dict that is carried from epoch to epoch
 _PLAIN = (int, float, str, bool, type(None))
 
 
@@ -109,6 +110,18 @@ class Sampling:
             return -1  # torchdata makes one itself, seeded by chance, where the user gave none
         return -1 if own is None else int(own.initial_seed())
 
+    def notes(self) -> list[str]:
+        """Return what may differ in a resumed run."""
+        if self.lasts_one_epoch or any(is_stateful(one) or hasattr(one, "set_epoch") for one in self.chain):
+            return []
+        users = [one for one in self.chain if not type(one).__module__.startswith(("torch.", "torchdata."))]
+        return [
+            f"the sampler {type(one).__name__} cannot be copied: if it changes a list of its own when it runs, a resumed "
+            "run has another order. Give it set_epoch(), or state_dict() and load_state_dict()."
+            for one in users
+            if _copied(one, self._loader.dataset) is None
+        ]
+
     def user_seeds(self) -> list[int]:
         """Return the seeds of the user's generators, which are part of what decides the order."""
         seeded = [one for one in self.chain if isinstance(getattr(one, "generator", None), torch.Generator)]
@@ -161,8 +174,15 @@ def _carry_over(runs: list[Any], chain: list[Any]) -> None:
     for ran, original in zip(runs, chain, strict=True):
         before = vars_of(original)
         for name, value in vars_of(ran).items():
-            if isinstance(value, _PLAIN) and (name not in before or before[name] != value):
+            if _is_plain(value) and (name not in before or before[name] != value):
                 setattr(original, name, value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether this may be a counter, alone or in a small dict; a list may be one that is shuffled in place."""
+    if type(value) is dict:
+        return len(value) <= _SMALL and all(type(key) is str and isinstance(one, _PLAIN) for key, one in value.items())
+    return isinstance(value, _PLAIN)
 
 
 def _shuffled(sampler: RandomSampler, generator: torch.Generator) -> tuple[Tensor, bool]:
@@ -248,10 +268,10 @@ class SamplerStates:
                 sampler.load_state_dict(copy.deepcopy(state))
             else:
                 for name, value in state.items():
-                    setattr(sampler, name, value)
+                    setattr(sampler, name, copy.copy(value))
 
     @staticmethod
     def _plain(sampler: Any) -> dict[str, Any]:
         if callable(getattr(sampler, "set_epoch", None)) or type(sampler).__module__.startswith("torch."):
             return {}
-        return {name: value for name, value in vars_of(sampler).items() if isinstance(value, _PLAIN)}
+        return {name: copy.copy(value) for name, value in vars_of(sampler).items() if _is_plain(value)}
