@@ -32,7 +32,6 @@ from lucid.tasks import Task, make_task
 from lucid.trainer import Trainer
 from lucid.utils.data import DataLoader
 
-
 SMALL_MODEL = 100_000
 """Parameters below which one CPU thread is quicker than several, and far quicker on a busy machine."""
 

@@ -24,7 +24,7 @@ class TrainConfig:
     device: str = "auto"
     """Where to train: "auto" takes the best device there is, else a torch name such as "cpu" or "cuda:1"."""
     threads: int | None = None
-    """CPU threads of torch. None: torch's choice; the command takes 1 for a small model, which more threads slow down."""
+    """CPU threads of torch. None: torch's choice; the command takes 1 for a small model, which more slow down."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Forward precision. "auto": bf16 where the device has it natively, else fp16 on an accelerator, else fp32."""
     gradient_accumulation_steps: int = 1
