@@ -24,10 +24,20 @@ META = torch.device("meta")
 Pair = namedtuple("Pair", ["x", "y"])
 
 
-def test_probe_ends_with_the_cpu_and_claims_no_native_bf16_for_it() -> None:
-    """A machine always has a CPU, and its record never invites bf16."""
+@pytest.mark.parametrize(
+    ("features", "native"),
+    [
+        ({"avx512_bf16": True}, True),
+        ({"bf16": True}, True),
+        ({"avx512_f": True, "avx512_bf16": False}, False),
+        ({}, False),
+    ],
+)
+def test_probe_ends_with_the_cpu(features: dict[str, bool], native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine always has a CPU; its record says what the processor lists, and never that fp16 is worth it."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
     last = devices.probe()[-1]
-    assert (last.type, last.native_bf16, last.fp16) == ("cpu", False, False)
+    assert (last.type, last.native_bf16, last.fp16) == ("cpu", native, False)
     assert last.memory_bytes > 2**28
 
 

@@ -29,8 +29,9 @@ _HALF = (torch.float16, torch.bfloat16)
 def choose_mode(spec: str, capability: Capability) -> Mode:
     """Return the precision for a device: a pure function of its record.
 
-    "auto" takes bf16 where the hardware has it, else fp16 on an accelerator, else fp32; on a CPU always fp32, since
-    lower precisions are slower there. Asked for by name, the CPU takes all three: they work, slowly.
+    "auto" takes bf16 where the hardware has it, else fp16 on an accelerator, else fp32. On a CPU it always takes fp32:
+    whether a lower precision is faster there differs from processor to processor by factors of 2 to over 100 either
+    way, and a run should not change its numbers with the CPU that it lands on. By name, the CPU takes all three.
 
     Args:
         spec: "auto", "fp32", "bf16" or "fp16".
@@ -152,8 +153,8 @@ class Precision:
             "bf16": "bf16 autocast, fp32 parameters, no scaler",
             "fp16": "fp16 autocast, fp32 parameters, loss scaled",
         }[self.mode]
-        slow = self.device_type == "cpu" and self.mode != "fp32"
-        return f"{words}; slower than fp32 on a CPU" if slow else words
+        unsure = self.device_type == "cpu" and self.mode != "fp32"
+        return f"{words}; on a CPU this can be slower than fp32" if unsure else words
 
     def state_dict(self) -> dict[str, Any]:
         """Return the mode and the scaler's state; without a scaler, the scaler's state that was loaded before."""
