@@ -115,7 +115,7 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+    train: TrainConfig = field(default_factory=lambda: TrainConfig(epochs=15))
 
     def resolved(self, source: Path | None = None) -> RunConfig:
         """Fill in `name` and `run_dir`; change nothing else.

@@ -83,6 +83,8 @@ def _build(cls: Any, values: Any, prefix: str, root: Any, where: Where, problems
         else:
             try:
                 chosen[key] = convert(hints[key], value)
+            except ConfigError as error:
+                problems.append(f"{path}: {error}")
             except ValueError:
                 problems.append(f"{path} must be {describe(hints[key])}, got {_show(value)}{_at(where, path)}.")
     required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
@@ -132,6 +134,8 @@ def _first_fit(arms: tuple[Any, ...], value: Any) -> Any:
     for arm in sorted(arms, key=lambda arm: (arm is not type(None), arm is str)):
         try:
             return convert(arm, value)
+        except ConfigError:  # a section of the right kind with a mistake inside
+            raise
         except ValueError:
             continue
     raise ValueError(value)

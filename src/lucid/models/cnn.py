@@ -20,8 +20,8 @@ class CNN(nn.Module):
         self,
         input_shape: tuple[int, ...],
         num_outputs: int,
-        width: int = 16,
-        dropout: float = 0.2,
+        width: int = 32,
+        dropout: float = 0.4,
     ) -> None:
         """Build it.
 
