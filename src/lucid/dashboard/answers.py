@@ -16,7 +16,7 @@ from lucid.dashboard.status import FINISHED, STOPPED, last_life, status
 from lucid.records import Record, words
 
 _LIST_BUDGET_SECONDS = 2.0
-_READ_BUDGET_SECONDS = 0.4
+_READ_BUDGET_SECONDS = 0.8
 _LOG_LINES = 200
 
 
