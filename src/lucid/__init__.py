@@ -22,6 +22,7 @@ _OWN = {
     "EarlyStopping": "lucid.callbacks",
     "Result": "lucid.trainer",
     "Run": "lucid.run",
+    "SWA": "lucid.callbacks",
     "TrainConfig": "lucid.config",
     "Trainer": "lucid.trainer",
     "evaluate": "lucid.evaluation",
