@@ -61,7 +61,7 @@ def restore(state: dict[str, Any]) -> None:
 
     A device that is not here is left out: its stream cannot matter on this machine.
     """
-    torch.set_rng_state(state["torch"].cpu())
+    torch.set_rng_state(_on_cpu(state["torch"]))
     random.setstate(_as_tuple(state["python"]))
     if "numpy" in state:
         import numpy
@@ -69,7 +69,7 @@ def restore(state: dict[str, Any]) -> None:
         numpy.random.set_state(tuple(state["numpy"]))
     for kind, module in _device_modules():
         for index, one in enumerate(state.get(kind, [])[: module.device_count()]):
-            module.set_rng_state(one.cpu(), index)
+            module.set_rng_state(_on_cpu(one), index)
 
 
 @contextmanager
@@ -114,6 +114,10 @@ class _Mps:
     @staticmethod
     def set_rng_state(state: torch.Tensor, index: int) -> None:
         torch.mps.set_rng_state(state)
+
+
+def _on_cpu(state: torch.Tensor) -> torch.Tensor:
+    return state if state.is_cpu else state.cpu()
 
 
 def _as_tuple(state: Any) -> Any:

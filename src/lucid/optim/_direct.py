@@ -38,7 +38,7 @@ class DirectStep(Optimizer):
         torch._C._set_grad_enabled(False)
         try:
             for group, found in zip(self.param_groups, lists, strict=True):
-                if found is not None and found[0]:
+                if found is not None and found[0]:  # no gradient in the group: nothing to do
                     _update(group, *found)
         finally:
             torch._C._set_grad_enabled(grad_mode)
@@ -72,25 +72,27 @@ def _lists(self: Optimizer, group: dict[str, Any]) -> _Lists | None:
     """Return the tensors of a group that have a gradient, or None where torch's own step has to look at them."""
     if not group["fused"] or group["amsgrad"] or group["capturable"] or type(group["lr"]) is not float:
         return None
-    params = [param for param in group["params"] if param.grad is not None]
-    if not params:
-        return ([],)
-    grads = [param.grad for param in params]
-    dtype, device = params[0].dtype, params[0].device
-    for param, grad in zip(params, grads, strict=True):
-        if type(grad) is not Tensor or grad.is_sparse or param.dtype is not dtype or param.device != device:
+    params: list[Tensor] = []
+    grads: list[Tensor] = []
+    means: list[Tensor] = []
+    squares: list[Tensor] = []
+    steps: list[Tensor] = []
+    for param in group["params"]:
+        grad = param.grad
+        if grad is None:
+            continue
+        state, first = self.state[param], params[0] if params else param
+        is_one_kind = type(grad) is Tensor and param.dtype is first.dtype and param.device == first.device
+        if (
+            not is_one_kind or grad.is_sparse or "exp_avg" not in state
+        ):  # without a state: the first step, which makes it
             return None
-    states = [self.state[param] for param in params]
-    try:
-        return (
-            params,
-            grads,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [state["step"] for state in states],
-        )
-    except KeyError:  # the first step, which makes the state
-        return None
+        params.append(param)
+        grads.append(grad)
+        means.append(state["exp_avg"])
+        squares.append(state["exp_avg_sq"])
+        steps.append(state["step"])
+    return params, grads, means, squares, steps
 
 
 def _update(

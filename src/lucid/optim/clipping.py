@@ -44,7 +44,7 @@ def clip_by_norm_(grads: list[Tensor], norm: Tensor, max_norm: float) -> None:
         norm: what `grad_norm` gave for them.
         max_norm: the limit, above 0.
     """
-    if norm.device.type == "cpu" and norm.item() < max_norm * 0.999 - 1e-5:
+    if norm.device.type == "cpu" and norm < max_norm * 0.999 - 1e-5:
         return  # the factor is 1: known without a sync only on the CPU, where it saves a pass over all gradients
     factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     for group in _groups(grads):
