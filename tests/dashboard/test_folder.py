@@ -56,7 +56,9 @@ def test_link_within_the_folder_is_read(tmp_path: Path) -> None:
     (tmp_path / "shared.toml").write_text("key = 1")
     (tmp_path / "a" / "config.toml").symlink_to(tmp_path / "shared.toml")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "again").symlink_to(tmp_path / "a")
     folder = Folder(tmp_path)
+    assert list(folder.runs()) == ["a"]
     assert folder.read(tmp_path / "a" / "config.toml") == {"key": 1}
     assert folder.read(tmp_path / "loop") is None
 
