@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ import torch
 
 from lucid.errors import DataError
 from lucid.utils.data import DataLoader, Feed
-from lucid.utils.data._worker import drop_handlers
 
 from .support import Noisy, order
 
@@ -47,29 +45,40 @@ def test_workers_drop_the_handlers_of_the_run() -> None:
             signal.signal(number, handler)
 
 
-def test_only_the_second_sigterm_ends_a_worker() -> None:
-    """The signal of a scheduler to the whole group passes; a worker that hangs can still be ended."""
-    ready, told = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            drop_handlers()
-            os.write(told, b"x")
-            while signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-                time.sleep(0.01)
-            os.write(told, b"y")
-            signal.pause()
-        finally:
-            os._exit(0)
-    os.read(ready, 1)
-    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
-        os.kill(child, number)
-    assert os.read(ready, 1) == b"y"  # it runs on after all three
-    assert os.waitpid(child, os.WNOHANG) == (0, 0)
-    os.kill(child, signal.SIGTERM)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
-    os.close(ready)
-    os.close(told)
+LEAVING = """
+    import sys, time
+    from lucid.utils.data import DataLoader, Feed
+    from utils.data.support import Noisy, StatefulStream
+
+    class Stuck(Noisy):
+        def __getitem__(self, row):
+            while row == 9:
+                time.sleep(1)
+            return super().__getitem__(row)
+
+    rows, stream = {"num_workers": 2, "persistent_workers": True}, {"num_workers": 2}
+    kept = []
+    for loader in (DataLoader(Stuck(10), 1, **rows), DataLoader(StatefulStream(), 1, **stream)):
+        kept.append(Feed(loader).batches(0))
+        next(kept[-1])
+    print("left")
+    sys.exit(3)
+"""
+
+
+def _run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script that may import the tests' data sets."""
+    path = folder / "run.py"
+    path.write_text(textwrap.dedent(script))
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=100, env=environment)
+
+
+def test_process_leaves_although_its_workers_are_there(tmp_path: Path) -> None:
+    """Without `close`, with workers idle, ahead and in a row, the process ends with its own exit code."""
+    done = _run(LEAVING, tmp_path)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (3, "left", "")
 
 
 SCRIPT = """
@@ -96,16 +105,7 @@ SCRIPT = """
 
 def test_signals_to_the_group_reach_the_run_alone(tmp_path: Path) -> None:
     """With two workers, SIGTERM, SIGINT and SIGUSR1 to all processes: the run hears each once and reads on."""
-    script = tmp_path / "run.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
+    done = _run(SCRIPT, tmp_path)
     assert (done.returncode, done.stdout.strip()) == (0, "whole epoch [2, 10, 15]"), done.stderr
 
 

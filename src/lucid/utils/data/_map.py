@@ -19,6 +19,7 @@ from ._order import Order, length_of
 from ._rows import RowReader, Ticket, unwrap
 from ._sampling import SamplerStates, Sampling
 from ._worker import WorkerInit, same
+from ._worker import start as start_workers
 
 _KEPT = 2  # orders of epochs in memory: this one, and the one before for questions about its last batches
 
@@ -136,7 +137,7 @@ class MapSource:
         if self._workers is None:
             self._workers = self._start_workers()
         self._tickets.set(order, epoch, start)
-        return iter(self._workers)
+        return start_workers(self._workers)
 
     def _from_workers(self, results: Iterator[Any], turn: int, epoch: int, start: int) -> Iterator[Any]:
         for batch in itertools.count(start):

@@ -116,8 +116,8 @@ class Sampling:
             return []
         users = [one for one in self.chain if not type(one).__module__.startswith(("torch.", "torchdata."))]
         return [
-            f"the sampler {type(one).__name__} cannot be copied: if it changes a list of its own when it runs, a resumed "
-            "run has another order. Give it set_epoch(), or state_dict() and load_state_dict()."
+            f"the sampler {type(one).__name__} cannot be copied: if it changes a list of its own when it runs, a "
+            "resumed run has another order. Give it set_epoch(), or state_dict() and load_state_dict()."
             for one in users
             if _copied(one, self._loader.dataset) is None
         ]

@@ -19,7 +19,7 @@ from lucid.errors import DataError, ResumeError
 
 from ._generators import OwnGenerators, pack_states, unpack_states
 from ._rows import Failure, pack_failure, seed_streams, unwrap
-from ._worker import WorkerInit, WorkerView, same
+from ._worker import WorkerInit, WorkerView, same, start
 
 
 class StreamBatch(NamedTuple):
@@ -73,7 +73,7 @@ class StreamWorkers:
         return self._read(inner, self._turn)
 
     def _read(self, inner: Any, turn: int) -> Iterator[Any]:
-        for item in inner:
+        for item in start(inner):
             if turn != self._turn:
                 raise RuntimeError("a newer iteration over these batches has begun; this one is over.")
             got: StreamBatch = unwrap(item)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as _torch_worker
 
 from lucid.errors import DataError
 
+_PATIENCE = 5.0  # seconds that a worker has to end when the run leaves
 SHARDED = "sharded_by_worker"
 """Attribute by which a stream says that it shares its rows among the workers by some way of its own."""
 
@@ -83,9 +88,10 @@ class WorkerInit:
     def __init__(self, user_fn: Callable[[int], None] | None, first: int = 0) -> None:
         self.user_fn = user_fn
         self.first = first
+        self._leaving = _exits.leaving
 
     def __call__(self, worker_id: int) -> None:
-        drop_handlers()
+        drop_handlers(self._leaving)
         info: Any = get_worker_info()
         view = WorkerView(info, (worker_id + self.first) % info.num_workers, info.dataset.dataset)
         _torch_worker._worker_info = view  # type: ignore[assignment]  # there is no setter
@@ -95,20 +101,74 @@ class WorkerInit:
             view.asked_for_number = view.asked_for_dataset
 
 
-def drop_handlers() -> None:
+def drop_handlers(leaving: torch.Tensor) -> None:
     """Forget the handlers that a forked worker has from the run: only the run itself may save and stop.
 
     A scheduler, or Ctrl-C, signals the whole group. The run then finishes its step, so its workers must outlive the
-    signal: SIGINT and SIGUSR1 are ignored, and so is the first SIGTERM; a second one ends the worker.
+    signal. SIGTERM ends them only when the run is leaving, for then it is the run that sends it.
+
+    Args:
+        leaving: one byte of shared memory, not 0 when the run is leaving.
     """
+
+    def ended(number: int, frame: FrameType | None) -> None:
+        if leaving.item():
+            os._exit(0)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGUSR1"):
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _obey_the_next)
+    signal.signal(signal.SIGTERM, ended)
 
 
-def _obey_the_next(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+class _Exits:
+    """Ends the workers that are still there when this process leaves: Python would wait for them without end.
+
+    `atexit` runs the last that was registered first, so this comes before the waiting of `multiprocessing`.
+    """
+
+    def __init__(self) -> None:
+        self._owner = 0
+        self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._flag = torch.zeros(1, dtype=torch.uint8)
+
+    @property
+    def leaving(self) -> torch.Tensor:
+        """One byte in shared memory; a process that was forked gets one of its own."""
+        if self._owner != os.getpid():
+            self._owner = os.getpid()
+            self._iterators = weakref.WeakSet()
+            self._flag = torch.zeros(1, dtype=torch.uint8)
+            self._flag.share_memory_()
+            atexit.register(self.leave)
+        return self._flag
+
+    def add(self, iterator: Any) -> None:
+        """Remember torch's iterator over workers for as long as it lives."""
+        self._iterators.add(iterator)
+
+    def leave(self) -> None:
+        """Ask every worker to end, and end those that do not."""
+        if self._owner != os.getpid():
+            return
+        self._flag.fill_(1)
+        workers = [worker for iterator in self._iterators for worker in getattr(iterator, "_workers", [])]
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.join(_PATIENCE)
+            if worker.is_alive():
+                worker.kill()
+
+
+_exits = _Exits()
+
+
+def start(loader: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:
+    """Return an iterator over a loader with workers, which end when this process does."""
+    iterator = iter(loader)
+    _exits.add(iterator)
+    return iterator
 
 
 def same(value: Any) -> Any:
