@@ -1,0 +1,229 @@
+"""From a configuration to a run: seeds, optimizer, schedule, task, and a model back from its checkpoint alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import lucid
+from lucid.build import Built, build, build_scheduler, find_checkpoint, load_trained
+from lucid.config import RunConfig, load
+from lucid.errors import CheckpointError, ConfigError, DataError, ResumeError
+
+KINDS = {
+    "classification": numpy.arange(40) % 3,
+    "multilabel": numpy.eye(3, dtype=int)[numpy.arange(40) % 3],
+    "regression": numpy.linspace(-1, 1, 40) * 30 + 7,
+}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Forty rows of four numbers with three classes."""
+    return write(tmp_path, "classification")
+
+
+def write(folder: Path, kind: str) -> Path:
+    """Write rows for a task."""
+    x = numpy.random.default_rng(0).normal(size=(40, 4))
+    numpy.savez(folder / "rows.npz", x=x, y=KINDS[kind])
+    return folder / "rows.npz"
+
+
+def config(rows: Path, **changes: Any) -> RunConfig:
+    """A small run on these rows."""
+    settings = {
+        "run_dir": str(rows.parent / "run"),
+        "data.name": f"npz:{rows}",
+        "data.batch_size": 8,
+        "model.name": "mlp",
+        "train.epochs": 2,
+    }
+    return load(environ={}, overrides={**settings, **changes}).resolved()
+
+
+def trained(rows: Path, **changes: Any) -> Built:
+    """Build and train."""
+    built = build(config(rows, **changes), reports=())
+    built.trainer.fit(built.train_loader, built.validation_loader)
+    return built
+
+
+def test_weights_follow_the_seed_alone(rows: Path) -> None:
+    """Whatever was drawn before."""
+    first = build(config(rows), reports=()).model
+    torch.randn(100)
+    second, third = (build(config(rows, **{"train.seed": seed}), reports=()).model for seed in (0, 1))
+    pairs = [(a, b, c) for a, b, c in zip(first.parameters(), second.parameters(), third.parameters(), strict=True)]
+    assert all(torch.equal(a, b) for a, b, _ in pairs)
+    assert not all(torch.equal(a, c) for a, _, c in pairs)
+
+
+def test_command_and_hand_written_trainer_give_the_same_bits(rows: Path) -> None:
+    """The configuration's run, and the same things put together by hand."""
+    built = trained(rows)
+    lucid.seed_everything(0)
+    model = lucid.models.mlp.MLP((4,), 3)
+    groups = lucid.optim.param_groups(model, lr=3e-3, weight_decay=0.05)
+    loader = torch.utils.data.DataLoader(built.data.train, batch_size=8, shuffle=True)
+    trainer = lucid.Trainer(
+        model,
+        lucid.optim.AdamW(groups, lr=3e-3, weight_decay=0.05),
+        loss=torch.nn.functional.cross_entropy,
+        scheduler=lambda optimizer, total: lucid.optim.build_scheduler(optimizer, total, "warmup_cosine"),
+        config=lucid.TrainConfig(epochs=2),
+        reports=(),
+    )
+    trainer.fit(loader)
+    pairs = zip(built.model.parameters(), model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_each_task_trains_and_is_judged(tmp_path: Path, kind: str) -> None:
+    """Loss and metrics are those of the task."""
+    built = trained(write(tmp_path, kind))
+    values = built.trainer.evaluate(built.test_loader)
+    named = {"eval/loss", "eval/mae", "eval/r2"} if kind == "regression" else {"eval/loss", "eval/accuracy"}
+    assert set(values) == named
+
+
+def test_error_of_a_regression_is_in_the_targets_own_unit(tmp_path: Path) -> None:
+    """Not in the scaled one that the model sees."""
+    built = build(config(write(tmp_path, "regression")), reports=())
+    for parameter in built.model.parameters():
+        torch.nn.init.zeros_(parameter)
+    y = KINDS["regression"]
+    scaler = built.data.transform_state["target_scaler"]
+    held = built.data.test.tensors[1] * scaler["std"][0] + scaler["mean"][0]  # type: ignore[union-attr, attr-defined]
+    expected = (held - scaler["mean"][0]).abs().mean().item()
+    assert built.trainer.evaluate(built.test_loader)["eval/mae"] == pytest.approx(expected, rel=1e-5)
+    assert expected > 0.1 * numpy.ptp(y)
+
+
+def test_users_train_step_replaces_the_task(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its eval_step beside it."""
+    source = (
+        "import torch.nn.functional as F\n"
+        "def train_step(model, batch):\n    x, y = batch\n    return F.cross_entropy(model(x), y)\n"
+        "def eval_step(model, batch):\n    x, y = batch\n    return F.cross_entropy(model(x), y) * 0 + 5\n"
+    )
+    (rows.parent / "own_step.py").write_text(source)
+    monkeypatch.chdir(rows.parent)
+    monkeypatch.syspath_prepend(str(rows.parent))
+    built = trained(rows, task="own_step:train_step")
+    assert built.trainer.evaluate(built.validation_loader) == {"eval/loss": 5.0}
+
+
+def test_biases_get_no_decay_and_options_reach_the_optimizer(rows: Path) -> None:
+    """Two groups, torch's own class, momentum as asked."""
+    changes = {"optimizer.name": "SGD", "optimizer.options.momentum": 0.5, "optimizer.weight_decay": 0.1}
+    optimizer = build(config(rows, **changes), reports=()).trainer.optimizers[0]
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert [(group["weight_decay"], group["momentum"]) for group in optimizer.param_groups] == [(0.0, 0.5), (0.1, 0.5)]
+
+
+@pytest.mark.parametrize("name", ["adam", "rprop", "adagrad", "asgd", "nadam", "radam", "rmsprop", "adamax"])
+def test_every_optimizer_by_name_takes_a_step(rows: Path, name: str) -> None:
+    """Also those without weight decay."""
+    built = trained(rows, **{"optimizer.name": name, "train.max_steps": 1})
+    assert type(built.trainer.optimizers[0]).__name__.lower() == name
+
+
+SCHEDULES = [*lucid.optim.schedules.names(), "plateau"]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_by_name_moves_or_holds_the_rate(rows: Path, name: str) -> None:
+    """A whole run with each."""
+    built = trained(rows, **{"scheduler.name": name})
+    assert 0 <= built.trainer.optimizers[0].param_groups[0]["lr"] <= 3e-3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"optimizer.name": "adamww"}, "optimizer.name = 'adamww' is not known. Did you mean 'adamw'?"),
+        ({"optimizer.options.momentm": 1}, "unknown key 'optimizer.options.momentm'"),
+        ({"scheduler.name": "cosine"}, "scheduler.name = 'cosine' is not known. Did you mean 'warmup_cosine'?"),
+        ({"scheduler.options.warmup": 1}, "unknown key 'scheduler.options.warmup'. Did you mean 'warmup_steps'?"),
+        ({"task": "clasification"}, "task = 'clasification' is not known. Did you mean 'classification'?"),
+        ({"loss": "msee"}, "loss = 'msee' is not known. Did you mean 'mse'?"),
+        ({"train.monitor": "eval/acuracy", "train.mode": "max"}, "Did you mean 'eval/accuracy'?"),
+        ({"scheduler.name": "none", "scheduler.options.a": 1}, "'none', which has no options"),
+        ({"model.weights": "none.lcs"}, "model.weights = 'none.lcs' does not fit"),
+    ],
+)
+def test_names_that_do_not_exist_are_told_with_the_nearest(rows: Path, changes: dict[str, Any], words: str) -> None:
+    """Before the first step."""
+    with pytest.raises(ConfigError) as caught:
+        trained(rows, **changes)
+    assert words in str(caught.value)
+    assert not list((rows.parent / "run").glob("checkpoints/*.lcs"))
+
+
+def test_no_schedule_is_none() -> None:
+    """The rate stays."""
+    assert build_scheduler(load(environ={}, overrides={"scheduler.name": "none"})) is None
+
+
+def test_model_comes_back_from_its_checkpoint_alone(rows: Path) -> None:
+    """Weights, mode and meaning of the rows, without the data."""
+    built = trained(rows)
+    rows.unlink()
+    loaded = load_trained(built.config.run_dir or "")
+    assert not loaded.model.training
+    assert loaded.meta["class_names"] == ["0", "1", "2"]
+    last = lucid.load_model(rows.parent / "run" / "checkpoints" / "step-00000008.lcs").state_dict()
+    assert all(torch.equal(value, last[name]) for name, value in built.model.state_dict().items())
+
+
+def test_load_model_takes_the_best_checkpoint_of_a_run(rows: Path) -> None:
+    """Not the last, where the last is worse."""
+    built = trained(rows, **{"optimizer.lr": 10.0, "train.epochs": 3, "scheduler.name": "constant"})
+    folder = Path(str(built.config.run_dir))
+    entries = {path: lucid.serialization.inspect(path).meta["value"] for path in folder.glob("checkpoints/*.lcs")}
+    assert find_checkpoint(folder) == min(entries, key=lambda path: entries[path])
+
+
+def test_averaged_weights_are_what_is_loaded(rows: Path) -> None:
+    """Where the run kept an average."""
+    built = trained(rows, **{"train.ema_decay": 0.9})
+    average = next(one for one in built.trainer.callbacks if isinstance(one, lucid.EMA)).average
+    found = dict(lucid.load_model(rows.parent / "run" / "checkpoints" / "step-00000008.lcs").named_parameters())
+    assert all(torch.equal(value, found[name]) for name, value in average.items())
+    assert not all(torch.equal(value, found[name]) for name, value in built.model.named_parameters())
+
+
+def test_loading_something_else_is_refused(rows: Path, tmp_path: Path) -> None:
+    """No run, or a file that no command made."""
+    with pytest.raises(CheckpointError, match="no checkpoint at"):
+        lucid.load_model(tmp_path / "nothing")
+    lucid.save({"model": {}}, tmp_path / "mine.lcs")
+    with pytest.raises(CheckpointError, match="was not made by `lucid train`"):
+        lucid.load_model(tmp_path / "mine.lcs")
+
+
+def test_run_starts_from_weights_of_another(rows: Path) -> None:
+    """Of a checkpoint or a safetensors file; a model that does not fit is refused."""
+    built = trained(rows)
+    path = find_checkpoint(str(built.config.run_dir))
+    lucid.serialization.export_safetensors(path, rows.parent / "w.safetensors")
+    for source in (path, rows.parent / "w.safetensors"):
+        again = build(config(rows, **{"model.weights": str(source), "run_dir": str(rows.parent / "b")}), reports=())
+        wanted = lucid.load(path)["model"]
+        assert all(torch.equal(value, wanted[name]) for name, value in again.model.state_dict().items())
+    with pytest.raises(ConfigError, match=r"model.weights = .* does not fit"):
+        build(config(rows, **{"model.weights": str(path), "model.options": {"width": 7}}), reports=())
+
+
+def test_changed_rows_stop_a_resume(rows: Path) -> None:
+    """Same names and counts, other classes."""
+    trained(rows, **{"train.epochs": 1})
+    numpy.savez(rows, x=numpy.zeros((40, 4)), y=KINDS["classification"] + 1)
+    with pytest.raises((ResumeError, DataError)):
+        trained(rows)
