@@ -127,6 +127,7 @@ class Session:
                 )
             )
         self._stack.callback(self.reports.close)
+        self._stack.callback(self.feed.close)
         rng.seed_all(rng.derive(self.state.config.seed, "train"))
         if not self._resume():
             self.reports.rewind(-1)  # what a run left that was killed before its first checkpoint

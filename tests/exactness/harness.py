@@ -78,7 +78,7 @@ def left_behind(built: Built, run_dir: Path) -> dict[str, Any]:
         "log": built.log.lines,
         "weights": {name: digest(value) for name, value in session_state.items()},
         "optimizers": [optimizer_state(optimizer) for optimizer in built.optimizers],
-        "schedulers": [repr(s.state_dict()) for s in built.trainer.state.schedulers if not _has_lambda(s)],  # type: ignore[arg-type]
+        "schedulers": [repr(s.state_dict()) for s in built.trainer.state.schedulers if not _has_lambda(s)],
         "callbacks": {
             type(c).__name__: digest(c.state_dict()) for c in built.trainer.callbacks if not isinstance(c, Breaker)
         },
