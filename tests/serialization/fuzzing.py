@@ -1,6 +1,6 @@
 """Random changes of valid files, put together again with valid checksums. Run by `test_fuzz.py`, or as a program:
 
-    python -m serialization.fuzzing SEED COUNT      # prints what it found as JSON
+python -m serialization.fuzzing SEED COUNT      # prints what it found as JSON
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TAGS = (
     "decimal", "fraction", "uuid", "range", "...", "enum", "dc", "nt", "nothing",
 )  # fmt: skip
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 7, 255, 1 << 31, 1 << 53, 1 << 62, 1 << 63, 1 << 64, -(1 << 63), 0.5, 1e308, "", "a",
+    None, True, False, 0, 1, -1, 7, 255, 1 << 31, 1 << 53, 1 << 62, 1 << 63, 1 << 64, -(1 << 63), 0.5, 1e308, "", "a",
     "$", "float32", "complex128", "F32", "U8", "F64", "cpu", "cuda:0", "<f4", "|O", "|V0", "<U9999999", "PCG64", "0x",
     "ff", "AAAA", "\ud800", "x" * 300, [], [0], [[]], [1 << 40], [1 << 62, 2], {}, {"$": "t", "i": 0}, {"$": "t"},
 )  # fmt: skip
@@ -40,7 +40,9 @@ VALUES: tuple[Any, ...] = (
 
 def nodes(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Return every (container, key) of a JSON value."""
-    items = list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    items = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
     for key, item in items:
         found.append((value, key))
         nodes(item, found)
@@ -64,11 +66,20 @@ def change_json(value: Any, dice: random.Random) -> None:
     elif kind == 3 and isinstance(where[key], int):
         where[key] += dice.choice((-1, 1, 8, -8, 4096, 1 << 32))
     elif kind == 4 and isinstance(where, dict):
-        where[dice.choice(("$", "v", "i", "k", "n", "d", "alias", "stride", "expand", "dt", "shape"))] = dice.choice(VALUES)
+        where[dice.choice(("$", "v", "i", "k", "n", "d", "alias", "stride", "expand", "dt", "shape"))] = dice.choice(
+            VALUES
+        )
     elif kind == 5 and isinstance(where[key], list):
         where[key] = where[key] * 2
     else:
-        where[key] = {"$": dice.choice(TAGS), "v": where[key], "i": dice.choice((0, 1, 2)), "k": "list", "n": [1], "d": "<f4"}
+        where[key] = {
+            "$": dice.choice(TAGS),
+            "v": where[key],
+            "i": dice.choice((0, 1, 2)),
+            "k": "list",
+            "n": [1],
+            "d": "<f4",
+        }
 
 
 def change_bytes(raw: bytes, dice: random.Random) -> bytes:

@@ -22,7 +22,6 @@ class Parts:
     raw_header: bytes | None = None
     raw_manifest: bytes | None = None
     footer: dict[str, int] = field(default_factory=dict)
-    table: list[int] | None = None
 
     @classmethod
     def of(cls, raw: bytes) -> Parts:
@@ -41,11 +40,7 @@ class Parts:
         size = len(self.data)
         step = chunk if 4096 <= chunk <= 1 << 30 else layout.CHUNK
         sums = [xxhash.xxh3_64_intdigest(self.data[at : at + step]) for at in range(0, size, step)]
-        table = (
-            struct.pack(f"<{len(sums)}Q", *sums)
-            if self.table is None
-            else struct.pack(f"<{len(self.table)}Q", *self.table)
-        )
+        table = struct.pack(f"<{len(sums)}Q", *sums)
         tail = len(manifest) + len(table) + 96
         header = self.raw_header
         if header is None:

@@ -38,16 +38,20 @@ def state() -> dict[Any, Any]:
     wide = torch.arange(48.0).reshape(6, 8)
     plain = [d for d in ALL_DTYPES if d.is_floating_point or d.is_complex or str(d)[6:].lstrip("uint").isdigit()]
     plain = [d for d in plain if d.itemsize > 1 or d in (torch.int8, torch.uint8, torch.float8_e5m2)]
+    bias = torch.nn.Parameter(torch.ones(3))
+    group = {"betas": (0.9, 0.999), "foreach": None}
     return {
-        "model": OrderedDict(weight=wide, tied=wide, view=wide.t(), row=wide[2], bias=torch.nn.Parameter(torch.ones(3))),
+        "model": OrderedDict(weight=wide, tied=wide, view=wide.t(), row=wide[2], bias=bias),
         "dtypes": {str(d): counted(d) for d in plain if d is not torch.complex32},
         "channels last": torch.arange(120.0).reshape(2, 3, 4, 5).to(memory_format=torch.channels_last),
         "expanded": torch.ones(1, 4).expand(3, 4),
         "union": [wide.clone().view(-1)[:30], 1],
-        "optimizer": {"state": {0: {"step": torch.tensor(1.0)}}, "param_groups": [{"betas": (0.9, 0.999), "foreach": None}]},
+        "optimizer": {"state": {0: {"step": torch.tensor(1.0)}}, "param_groups": [group]},
         "rng": [random.Random(3), np.random.RandomState(4), np.random.default_rng(5)],
         "numbers": [1 << 70, -0.0, float("inf"), float("nan"), 1.5, 2j, np.float32(1.5), np.arange(3)],
-        "containers": [(1,), {1, "a"}, frozenset({2}), deque([1], 3), Counter("aa"), defaultdict(list, {1: [2]}), b"x" * 300],
+        "containers": [
+            (1,), {1, "a"}, frozenset({2}), deque([1], 3), Counter("aa"), defaultdict(list, {1: [2]}), b"x" * 300,
+        ],
         "text": [pathlib.PurePosixPath("a/b"), decimal.Decimal("1.5"), datetime.datetime(2020, 1, 2, 3, 4, 5)],
         "ints": list(range(300)),
         "classes": [Color.BLUE, Pair(1, 2)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import resource
 import subprocess
@@ -105,6 +106,14 @@ def metadata_no_strings(p: Parts) -> None:
 def header_duplicate_key(p: Parts) -> None:
     """Two entries of one name: readers would disagree which counts."""
     p.raw_header = b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":1}'
+
+
+@attack
+def tail_longer_than_the_file(p: Parts) -> None:
+    """The last tensor claims more bytes than there are."""
+    size = len(p.data)
+    entry = {"dtype": "U8", "shape": [1 << 40], "data_offsets": [size, size + (1 << 40)]}
+    p.raw_header = json.dumps({**p.header, "__lcs__": entry}).encode()
 
 
 @attack

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import xxhash
 
 from lucid.errors import CheckpointError, ChecksumError, TruncatedError, VersionError
 from lucid.serialization import layout, load, save, verify
@@ -54,6 +55,8 @@ def test_every_truncation_is_refused() -> None:
     for extra in (1, 96, 4096):
         with pytest.raises(TruncatedError):
             load(io.BytesIO(raw + bytes(extra)))
+        with pytest.raises(TruncatedError, match=f"must have {len(raw)} bytes, got {len(raw) + extra}"):
+            load(io.BytesIO(raw[:-96] + bytes(extra) + raw[-96:]))
 
 
 def test_every_lost_block_is_refused() -> None:
@@ -110,10 +113,8 @@ def test_footer_is_checked_before_anything_else_is_believed() -> None:
     footer = bytearray(raw[-96:])
     footer[8] = 9
     signed = bytes(footer[:88])
-    import xxhash
-
     newer = raw[:-96] + signed + xxhash.xxh3_64_intdigest(signed).to_bytes(8, "little")
-    with pytest.raises(VersionError, match="version 9.0.*Update lucid"):
+    with pytest.raises(VersionError, match=r"version 9\.0.*Update lucid"):
         load(io.BytesIO(newer))
 
 

@@ -20,7 +20,7 @@ from lucid.errors import FormatError, MismatchError, UnsupportedTypeError
 from lucid.serialization import convert, export_safetensors, load, save
 from lucid.serialization.plain import read_plain
 
-from .states import ALL_DTYPES, TYPES, of_dtype, same, torture
+from .states import TYPES, of_dtype, same, torture
 
 RAN: list[str] = []
 
@@ -88,11 +88,8 @@ def test_export_refuses_what_safetensors_lacks(tmp_path: Path) -> None:
 
 def test_safetensors_files_are_converted(tmp_path: Path) -> None:
     """Every dtype that the package itself can write comes over with its bits; misaligned data too."""
-    tensors = {
-        str(d): of_dtype(d)
-        for d in ALL_DTYPES
-        if d in (torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.float8_e4m3fn)
-    }
+    kept = (torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.float8_e4m3fn)
+    tensors = {str(dtype): of_dtype(dtype) for dtype in kept}
     safetensors.torch.save_file(tensors, tmp_path / "a.safetensors")
     convert(tmp_path / "a.safetensors", tmp_path / "a.lcs")
     assert same(dict(sorted(load(tmp_path / "a.lcs")["model"].items())), dict(sorted(tensors.items())))
@@ -103,8 +100,9 @@ def test_safetensors_files_are_converted(tmp_path: Path) -> None:
     (tmp_path / "odd").write_bytes(raw)
     convert(tmp_path / "odd", tmp_path / "odd.lcs")
     assert load(tmp_path / "odd.lcs")["model"]["b"].tolist() == [1.0]
-    with pytest.raises(FormatError):
-        read_plain(io.BytesIO(raw[:-1]))
+    for broken in (raw[:-1], raw + b"x"):
+        with pytest.raises(FormatError):
+            read_plain(io.BytesIO(broken))
 
 
 def test_torch_files_are_converted_with_their_structure(tmp_path: Path) -> None:
@@ -185,7 +183,7 @@ def test_hugging_face_folders_are_converted(tmp_path: Path) -> None:
         (many / "model.safetensors.index.json").write_text(json.dumps({"weight_map": bad}))
         with pytest.raises(FormatError, match=message):
             convert(many, tmp_path / "y.lcs")
-    with pytest.raises(FormatError, match="must hold model.safetensors"):
+    with pytest.raises(FormatError, match=r"must hold model\.safetensors"):
         convert(tmp_path, tmp_path / "y.lcs")
 
 

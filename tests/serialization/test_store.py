@@ -25,6 +25,12 @@ def names(folder: Path) -> list[str]:
     return sorted(item.name for item in folder.iterdir() if item.name.startswith("step-"))
 
 
+def save_and_wait(kept: Store, step: int) -> None:
+    """Save something and wait until it is durable or failed."""
+    kept.save({}, step=step)
+    kept.wait()
+
+
 def flip(path: Path, place: int) -> None:
     """Change one bit of a file."""
     raw = bytearray(path.read_bytes())
@@ -202,8 +208,7 @@ def test_on_error_continue_warns_and_goes_on(
         disk = FullDisk(monkeypatch)
         message = r"step-00000002\.lcs: saving must write \d+ bytes, got No space.*4 tries.*\d+ bytes free.*goes on"
         with pytest.warns(RuntimeWarning, match=message):
-            kept.save({"n": 2}, step=2)
-            kept.wait()
+            save_and_wait(kept, 2)
         assert names(tmp_path) == ["step-00000001.lcs"]
         disk.on = False
         kept.save({"n": 3}, step=3)
@@ -218,8 +223,7 @@ def test_on_error_stop_raises_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     kept = Store(tmp_path, run_id="a", asynchronous=asynchronous, on_error="stop")
     FullDisk(monkeypatch)
     with pytest.raises(SaveFailedError) as caught:
-        kept.save({}, step=1)
-        kept.wait()
+        save_and_wait(kept, 1)
     assert isinstance(caught.value.__cause__, OSError)
     kept.wait()
     kept.close()
@@ -230,13 +234,14 @@ def test_failure_in_flight_does_not_hide_the_error_of_the_training(
 ) -> None:
     """If the block ends with an error of its own, that one is raised; the failed save is a warning."""
     FullDisk(monkeypatch)
-    with (
-        pytest.warns(RuntimeWarning, match="No space left"),
-        pytest.raises(ZeroDivisionError),
-        Store(tmp_path, run_id="a", on_error="stop") as kept,
-    ):
-        kept.save({}, step=1)
-        _ = 1 / 0
+
+    def train() -> None:
+        with Store(tmp_path, run_id="a", on_error="stop") as kept:
+            kept.save({}, step=1)
+            _ = 1 / 0
+
+    with pytest.warns(RuntimeWarning, match="No space left"), pytest.raises(ZeroDivisionError):
+        train()
 
 
 def test_failing_delete_only_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +326,7 @@ def test_unsupported_object_fails_at_once_and_hurts_nothing(tmp_path: Path) -> N
     """The error comes from `save` itself, with the path; earlier checkpoints and later saves are fine."""
     with Store(tmp_path, run_id="a") as kept:
         kept.save({"n": 1}, step=1)
-        with pytest.raises(UnsupportedTypeError, match="^callbacks/mine"):
+        with pytest.raises(UnsupportedTypeError, match=r"^callbacks/mine"):
             kept.save({"callbacks": {"mine": object()}}, step=2)
         kept.save({"n": 3}, step=3)
         assert [entry.step for entry in kept.entries()] == [1, 3]
@@ -329,7 +334,10 @@ def test_unsupported_object_fails_at_once_and_hurts_nothing(tmp_path: Path) -> N
 
 def test_second_process_is_refused(tmp_path: Path) -> None:
     """Another process is told who writes; once the first is gone, even by kill, the folder is free."""
-    code = "import sys, time\nfrom lucid.serialization import Store\ns = Store(sys.argv[1], run_id='b')\nprint('open', flush=True)\ntime.sleep(60)"
+    code = (
+        "import sys, time\nfrom lucid.serialization import Store\n"
+        "s = Store(sys.argv[1], run_id='b')\nprint('open', flush=True)\ntime.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
@@ -385,8 +393,7 @@ def test_read_only_folder_can_be_read(tmp_path: Path) -> None:
             assert entry is not None
             assert kept.load(entry) == {"n": 1}
             with pytest.warns(RuntimeWarning, match="Read-only file system"):
-                kept.save({}, step=2)
-                kept.wait()
+                save_and_wait(kept, 2)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
