@@ -120,7 +120,7 @@ class Feed:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a stream, or of samplers that carry one; {} where (epoch, batch) says everything."""
-        return self._source.state_dict()
+        return self._source.state_dict() if self._source.has_state else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""

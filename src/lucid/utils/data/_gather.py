@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,9 +75,20 @@ class Gather:
 
     def batches(self, order: Order, start: int) -> Iterator[list[Tensor]]:
         """Yield the batches of an order from `start` on, each a list of tensors as torch's `default_collate` gives."""
-        if isinstance(order.rows, range) and self.rows is None:
-            yield from self._slices(order, start)
-            return
+        in_sequence = isinstance(order.rows, range) and self.rows is None
+        return self._slices(order, start) if in_sequence else self._selections(order, start)
+
+    def _slices(self, order: Order, start: int) -> Iterator[list[Tensor]]:
+        """Rows in sequence. One frame per batch: on a small model the loop around it is what costs."""
+        size = order.batch_size or 1
+        end = min(order.num_batches * size, len(order.rows))
+        tensors = all(isinstance(array, Tensor) for array in self.arrays)
+        copied: Callable[[Any], Tensor] = torch.Tensor.clone if tensors else _copy
+        for first in range(start * size, end, size):
+            part = slice(first, min(first + size, end))
+            yield list(map(copied, map(operator.getitem, self.arrays, itertools.repeat(part))))
+
+    def _selections(self, order: Order, start: int) -> Iterator[list[Tensor]]:
         take = [_taker(array) for array in self.arrays]
         if len(take) == 2:  # the usual pair, without a loop per batch
             first, second = take
@@ -86,11 +99,6 @@ class Gather:
         for chunk in self._indices(order, start):
             for index in chunk:
                 yield [one(index) for one in take]
-
-    def _slices(self, order: Order, start: int) -> Iterator[list[Tensor]]:
-        for batch in range(start, order.num_batches):
-            first, end = order.span(batch)
-            yield [_copy(array[first:end]) for array in self.arrays]
 
     def _indices(self, order: Order, start: int) -> Iterator[Sequence[Tensor]]:
         """Yield the index tensors of the batches, some hundred at a time: making them one by one costs more."""

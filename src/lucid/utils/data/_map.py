@@ -47,6 +47,7 @@ class MapSource:
         self._reader = RowReader(loader.dataset, loader.collate_fn, seed, single, tell_epoch)
         self._sampling = Sampling(loader, seed)
         self._states = SamplerStates(self._sampling.chain)
+        self.has_state = self._states.possible
         self._start_states: tuple[int, dict[str, Any]] | None = None
         self._loaded: dict[str, Any] = {}
         self._orders: dict[int, Order] = {}
@@ -170,8 +171,6 @@ class MapSource:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what samplers carry from epoch to epoch; {} where (seed, epoch) says it all."""
-        if not self._states.possible:
-            return {}
         if self._start_states is None:
             return self._loaded
         epoch, before = self._start_states

@@ -52,6 +52,7 @@ class StreamSource:
     """
 
     may_run_ahead = False  # the stream's state must be that of the batch handed out last
+    has_state = True
     gather = None
 
     def __init__(self, loader: Any, seed: int, on_stream: Literal["refuse", "skip"]) -> None:
