@@ -103,7 +103,7 @@ def live_tensors() -> tuple[int, int]:
 
 @pytest.mark.parametrize("log_every", [50, 0])
 def test_tensors_do_not_pile_up(log_every: int) -> None:
-    """As many tensors live after 2000 updates as after 100, and none with a graph; also where nothing is ever logged."""
+    """As many tensors live after 2000 updates as after 100, none with a graph; also where nothing is ever logged."""
     first = 100 if log_every else 1024  # without records, results are folded every 1023 steps
     last = 2000 if log_every else 2047
     watch = At({first, last}, live_tensors)
@@ -237,7 +237,26 @@ def test_trainer_loads_no_optional_package() -> None:
     assert {name for name in found if not name.startswith("_")} <= allowed
 
 
-def test_trainer_loads_no_compiler() -> None:
-    """Setting up the trainer's modules does not load torch's compiler, which takes as long as torch itself."""
-    found = modules_after("import lucid; lucid.Trainer, lucid.Run, lucid.evaluate, lucid.optim.AdamW")
-    assert {"torch._dynamo", "torch._inductor"} & found == set()
+FIT = """
+import tempfile, torch, lucid
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(6, 3)
+optimizer = lucid.optim.AdamW([{"params": model.parameters()}])
+loader = DataLoader(TensorDataset(torch.randn(64, 6), torch.randint(3, (64,))), batch_size=8, shuffle=True)
+with tempfile.TemporaryDirectory() as folder:
+    for epochs in (1, 2):
+        trainer = lucid.Trainer(model, optimizer, loss=torch.nn.functional.cross_entropy, run_dir=folder, reports=(),
+                                config=lucid.TrainConfig(epochs=epochs, device="cpu"))
+        assert trainer.fit(loader, loader).step == 8 * epochs
+optimizer.zero_grad()
+"""
+
+
+def test_training_loads_no_compiler() -> None:
+    """Training, saving and resuming with our AdamW never load torch's compiler, which takes as long as torch itself."""
+    assert {"torch._dynamo", "torch._inductor"} & modules_after(FIT) == set()
+
+
+def test_torchs_own_optimizer_loads_the_compiler() -> None:
+    """The test above would notice: torch's class does load it."""
+    assert "torch._dynamo" in modules_after(FIT.replace("lucid.optim", "torch.optim"))

@@ -83,10 +83,11 @@ def _lists(self: Optimizer, group: dict[str, Any]) -> _Lists | None:
             continue
         state, first = self.state[param], params[0] if params else param
         is_one_kind = type(grad) is Tensor and param.dtype is first.dtype and param.device == first.device
-        if (
-            not is_one_kind or grad.is_sparse or "exp_avg" not in state
-        ):  # without a state: the first step, which makes it
+        if not is_one_kind or grad.is_sparse:
             return None
+        if "exp_avg" not in state:  # the first step
+            self._init_group(group, [], [], [], [], [], [])  # type: ignore[attr-defined]  # torch's, makes the state
+            return _lists(self, group)
         params.append(param)
         grads.append(grad)
         means.append(state["exp_avg"])

@@ -16,9 +16,10 @@ from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from lucid.errors import ConfigError
 from lucid.optim._direct import DirectStep
+from lucid.optim._startup import QuickStart
 
 
-class _ChoosesKernel(torch.optim.Optimizer):
+class _ChoosesKernel(QuickStart):
     """Mixed in before a torch optimizer with a `fused` argument."""
 
     _chose_fused = False
