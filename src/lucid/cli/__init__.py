@@ -27,6 +27,7 @@ BAD_INPUT = (ConfigError, DataError, LossError, ResumeError, StoreBusyError)
 COMMANDS = {
     "train": ("lucid.cli.train:train", "train what a configuration says; without one, handwritten digits"),
     "plan": ("lucid.cli.train:plan", "say what a run would do, step by step, without training"),
+    "check": ("lucid.cli.health:check", "prove that a run can be broken anywhere; look for faults of the loop"),
     "resume": ("lucid.cli.train:resume", "go on with a run that was stopped or lengthened"),
     "evaluate": ("lucid.cli.use:evaluate", "judge a checkpoint on the rows kept for the test"),
     "predict": ("lucid.cli.use:predict", "answers of a trained model for new rows"),
@@ -34,6 +35,9 @@ COMMANDS = {
     "verify": ("lucid.cli.files:verify", "whether every byte of a checkpoint or a run is right"),
     "export": ("lucid.cli.files:export", "write the weights of a checkpoint as safetensors"),
     "diff": ("lucid.cli.compare:diff", "how two runs differ: settings, environment, curves"),
+    "lr-find": ("lucid.cli.health:lr_find", "try growing learning rates for a few steps"),
+    "replay": ("lucid.cli.health:replay", "run a step that gave NaN again and name what is bad in it"),
+    "ui": ("lucid.cli.health:ui", "see runs in a browser while they train"),
     "config": ("lucid.cli.train:config", "print every setting in effect, as a file to start from"),
     "new": ("lucid.cli.new:new", "make a small project of your own"),
     "eject": ("lucid.cli.eject:eject", "write a run as one plain PyTorch file"),

@@ -38,13 +38,17 @@ def print_completion(shell: tyro.conf.Positional[Shell]) -> int:
 
 
 def _all() -> dict[str, Callable[..., Any]]:
-    from lucid.cli import compare, files, new, train, use
+    from lucid.cli import compare, files, health, new, train, use
     from lucid.cli import eject as ejection
 
     return {
         "train": train.train_run,
         "plan": train.plan_run,
         "resume": train.resume_run,
+        "check": health.check_run,
+        "lr-find": health.lr_find_run,
+        "replay": health.replay_step,
+        "ui": health.serve_dashboard,
         "config": train.print_config,
         "evaluate": use.evaluate_checkpoint,
         "predict": use.predict_rows,

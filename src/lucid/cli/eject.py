@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -36,7 +37,7 @@ def eject(words: Sequence[str]) -> int:
 def eject_config(
     config: tyro.conf.Positional[Path | None] = None,
     out: Path | None = None,
-    run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
+    run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008 - shown, never changed
 ) -> None:
     """Write the run of a configuration as one plain PyTorch file, without lucid, that gives the same weights.
 

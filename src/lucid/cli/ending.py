@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from lucid.build import Built, find_checkpoint, load_trained
+from lucid.callbacks import Callback
+from lucid.cli.pictures import pictures
 from lucid.evaluation import evaluate
 from lucid.session import Result
+from lucid.state import TrainState
 
 
 def test(built: Built) -> dict[str, Any] | None:
@@ -31,14 +34,25 @@ def test(built: Built) -> dict[str, Any] | None:
     )
     tested: dict[str, Any] = {name.replace("eval/", "test/"): value for name, value in values.items()}
     tested |= {"rows": len(built.data.test or ()), "checkpoint": trained.path.name}  # type: ignore[arg-type]
-    (Path(str(built.config.run_dir)) / "test.json").write_text(json.dumps(tested, indent=1) + "\n")
+    tested["pictures"] = pictures(built, trained.model)
+    (Path(str(built.config.run_dir)) / "test.json").write_text(json.dumps(tested) + "\n")
     return tested
 
 
-def text(built: Built, result: Result, tested: dict[str, Any] | None) -> str:
+class Started(Callback):
+    """Remembers whether a step was taken in this process."""
+
+    is_true = False
+
+    def on_step_end(self, state: TrainState) -> None:
+        """Remember it."""
+        self.is_true = True
+
+
+def text(built: Built, result: Result, tested: dict[str, Any] | None, was_trained: bool = True) -> str:
     """Return the closing lines."""
     folder = Path(str(built.config.run_dir))
-    lines = ["", f"Run {built.config.name} is {_how(result)}: {result.step} steps, {result.epoch} epochs."]
+    lines = ["", f"Run {built.config.name} {_how(result, was_trained)}: {result.step} steps, {result.epoch} epochs."]
     if result.best is not None:
         monitor = built.config.train.monitor or "eval/loss"
         lines.append(f"Best {monitor}: {result.best:.4g} at step {result.best_step}.")
@@ -55,8 +69,10 @@ def text(built: Built, result: Result, tested: dict[str, Any] | None) -> str:
     return "\n".join([*lines, *_columns(_next(built, folder))])
 
 
-def _how(result: Result) -> str:
-    return "done" if result.stopped == "done" else f"over ({result.stopped})"
+def _how(result: Result, was_trained: bool) -> str:
+    if not was_trained:
+        return "was done already"
+    return "is done" if result.stopped == "done" else f"is over ({result.stopped})"
 
 
 def _metrics(tested: dict[str, Any]) -> list[tuple[str, float]]:
@@ -73,7 +89,7 @@ def _next(built: Built, folder: Path) -> list[tuple[str, str]]:
     example = rows.get(str(built.data.transform_state.get("kind")), "ROWS.npy")
     longer = 2 * built.config.train.epochs
     return [
-        (f"lucid evaluate {folder}", "judge the best checkpoint again"),
+        (f"lucid ui {folder.parent}", "see its curves in a browser"),
         (f"lucid predict {folder} {example}", "answers for new rows"),
         (f"lucid resume {folder} --train.epochs {longer}", "train longer"),
         ("lucid new my_project", "a project with your own model and data"),

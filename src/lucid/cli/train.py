@@ -10,7 +10,7 @@ import tyro
 
 from lucid.cli.settings import Console, console_mode, read_settings, show_help, wants_help
 from lucid.config import RunConfig, to_dict
-from lucid.config.files import toml_text
+from lucid.config.files import toml_text, write
 from lucid.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,10 +51,12 @@ def run(config: RunConfig, console: Console) -> int:
 
     check_folder(config)
     from lucid.build import build
+    from lucid.cli.ending import Started
     from lucid.report import ConsoleReport
     from lucid.signals import Stopped
 
-    built = build(config, reports=[ConsoleReport(console)])
+    started = Started()
+    built = build(config, reports=[ConsoleReport(console)], callbacks=[started])
     try:
         result = built.trainer.fit(built.train_loader, built.validation_loader)
     except Stopped as stopped:
@@ -65,19 +67,20 @@ def run(config: RunConfig, console: Console) -> int:
         if console not in ("quiet", "json"):
             print(f"\nInterrupted, with a checkpoint. Go on:  lucid resume {config.run_dir}")
         raise
-    _finish(built, result, console)
+    _finish(built, result, console, started.is_true)
     return result.exit_code
 
 
-def _finish(built: Built, result: Result, console: Console) -> None:
+def _finish(built: Built, result: Result, console: Console, was_trained: bool) -> None:
     from lucid.cli import ending
     from lucid.report.page import write_page
 
     folder = Path(str(built.config.run_dir))
+    write(folder / "config.toml", to_dict(built.config))  # changes that took effect are part of the run now
     tested = ending.test(built)
     write_page(folder)
     if console not in ("quiet", "json"):
-        print(ending.text(built, result, tested))
+        print(ending.text(built, result, tested, was_trained))
 
 
 def plan(words: Sequence[str]) -> int:
@@ -113,7 +116,7 @@ def train_run(
     config: tyro.conf.Positional[Path | None] = None,
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
     console: Console = "auto",
-    run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
+    run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008 - shown, never changed
 ) -> None:
     """Train what a configuration says, or handwritten digits; in a folder that has a run, go on with it.
 
@@ -144,7 +147,7 @@ def resume_run(run: tyro.conf.Positional[Path], console: Console = "auto") -> No
 
 def plan_run(
     config: tyro.conf.Positional[Path | None] = None,
-    run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
+    run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008 - shown, never changed
 ) -> None:
     """Say what a run would do, without training: data, model, steps, and when it logs, evaluates and saves.
 
@@ -157,7 +160,7 @@ def plan_run(
 
 def print_config(
     config: tyro.conf.Positional[Path | None] = None,
-    run: tyro.conf.OmitArgPrefixes[RunConfig] = RunConfig(),  # noqa: B008 - shown, never changed
+    run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008 - shown, never changed
 ) -> None:
     """Print every setting in effect as TOML: a file to start from.
 

@@ -1,0 +1,214 @@
+"""`lucid train`, `resume`, `plan` and `config`: what they do, print, keep and refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lucid.config import load, read
+
+from .conftest import Lucid
+
+RUN = Path("runs/flowers")
+
+
+def steps(folder: Path = RUN) -> list[str]:
+    """Names of the checkpoints."""
+    return sorted(path.stem for path in folder.glob("checkpoints/*.lcs"))
+
+
+def test_train_leaves_a_run_and_says_where(lucid: Lucid, flowers: str) -> None:
+    """Checkpoint, config, records, report; test accuracy; what to type next."""
+    code, out, _ = lucid("train", flowers, "--console", "plain")
+    assert code == 0
+    for name in ("config.toml", "environment.json", "records.jsonl", "report.html", "test.json", "checkpoints/last"):
+        assert (RUN / name).is_file()
+    for line in ("Run flowers is done: 18 steps, 3 epochs.", "Test on 9 rows", "lucid predict runs/flowers ROWS.csv"):
+        assert line in out
+    assert json.loads((RUN / "test.json").read_text())["rows"] == 9
+
+
+def test_train_again_says_that_the_run_is_done(lucid: Lucid, flowers: str) -> None:
+    """And trains nothing."""
+    lucid("train", flowers, "--console", "quiet")
+    before = (RUN / "records.jsonl").read_bytes(), steps()
+    code, out, _ = lucid("train", flowers, "--console", "plain")
+    assert (code, before) == (0, ((RUN / "records.jsonl").read_bytes(), steps()))
+    assert "Run flowers was done already" in out
+
+
+def test_config_toml_starts_the_same_run(lucid: Lucid, flowers: str) -> None:
+    """The file in the folder has everything in effect."""
+    lucid("train", flowers, "--console", "quiet", "--train.max_grad_norm", "none")
+    assert load(RUN / "config.toml", environ={}).train.max_grad_norm is None
+    code, out, _ = lucid("train", str(RUN / "config.toml"), "--console", "plain")
+    assert code == 0
+    assert "was done already" in out
+
+
+def test_quiet_and_json_print_what_they_say(lucid: Lucid, flowers: str) -> None:
+    """Nothing; and only records."""
+    assert lucid("train", flowers, "--console", "quiet")[1] == ""
+    out = lucid("train", flowers, "--console", "json", "--run_dir", "b")[1]
+    kinds = [json.loads(line)["kind"] for line in out.splitlines()]
+    assert (kinds[0], kinds[-1]) == ("plan", "end")
+
+
+def test_changed_setting_is_shown_and_refused_before_the_data(lucid: Lucid, flowers: str) -> None:
+    """With the diff, and nothing overwritten."""
+    lucid("train", flowers, "--console", "quiet")
+    Path("flowers.csv").unlink()
+    before = (RUN / "config.toml").read_bytes()
+    code, _, err = lucid("train", flowers, "--optimizer.lr", "0.5")
+    assert code == 2
+    assert "optimizer.lr: 0.02 -> 0.5  (refused)" in err
+    assert "--run_dir runs/NAME" in err
+    assert (RUN / "config.toml").read_bytes() == before
+
+
+def test_more_epochs_take_effect_and_are_said(lucid: Lucid, flowers: str) -> None:
+    """The run goes on to the new end, and its file says so."""
+    lucid("train", flowers, "--console", "quiet")
+    code, _, err = lucid("resume", str(RUN), "--train.epochs", "4", "--console", "quiet")
+    assert code == 0
+    assert "train.epochs: 3 -> 4  (takes effect)" in err
+    assert steps()[-1] == "step-00000024"
+    assert read(RUN / "config.toml").values["train"]["epochs"] == 4
+
+
+def test_resume_needs_a_run(lucid: Lucid) -> None:
+    """A folder that is one."""
+    assert lucid("resume")[::2] == (
+        2,
+        "lucid: ConfigError: lucid resume needs the folder of a run: lucid resume runs/digits.\n",
+    )
+    assert "no such folder: none" in lucid("resume", "none")[2]
+    Path("empty").mkdir()
+    assert "empty holds no run" in lucid("resume", "empty")[2]
+
+
+def test_moved_run_is_resumed_where_it_is(lucid: Lucid, flowers: str) -> None:
+    """The folder's name is no setting of the run."""
+    lucid("train", flowers, "--console", "quiet", "--train.max_steps", "6")
+    RUN.rename("elsewhere")
+    assert lucid("resume", "elsewhere", "--train.max_steps", "9", "--console", "quiet")[0] == 0
+    assert steps(Path("elsewhere"))[-1] == "step-00000009"
+    assert not RUN.exists()
+
+
+def test_train_from_a_checkpoint_takes_the_settings_inside(lucid: Lucid, flowers: str) -> None:
+    """File and options cover them."""
+    lucid("train", flowers, "--console", "quiet")
+    checkpoint = str(RUN / "checkpoints" / "step-00000018.lcs")
+    assert lucid("train", "--from", checkpoint, "--name", "again", "--console", "quiet", "--train.seed", "1")[0] == 0
+    config = load("runs/again/config.toml", environ={})
+    assert (config.model.options, config.train.seed, config.data.name) == ({"width": 8}, 1, "csv:flowers.csv")
+
+
+def test_environment_reaches_the_command(lucid: Lucid, flowers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the command line."""
+    monkeypatch.setenv("LUCID_TRAIN__EPOCHS", "7")
+    assert "epochs = 7" in lucid("config", flowers)[1]
+    assert "epochs = 8" in lucid("config", flowers, "--train.epochs", "8")[1]
+
+
+def test_config_prints_a_file_that_reads_back(lucid: Lucid, flowers: str) -> None:
+    """Every setting, defaults included."""
+    Path("full.toml").write_text(lucid("config", flowers)[1])
+    assert load("full.toml", environ={}) == load(flowers, environ={}).resolved(Path(flowers))
+
+
+def test_plan_says_what_a_run_would_do_and_writes_nothing(lucid: Lucid, flowers: str) -> None:
+    """Steps, cadences, rows."""
+    code, out, _ = lucid("plan", flowers)
+    assert code == 0
+    for line in ("steps          18; per epoch 6", "evaluate at    6, 12, 18", "train 42, validation 9, test 9"):
+        assert " ".join(line.split()) in " ".join(out.split())
+    assert not Path("runs").exists()
+
+
+def test_foreign_folder_is_left_alone(lucid: Lucid, flowers: str) -> None:
+    """A file, a folder with other things: nothing is overwritten."""
+    RUN.mkdir(parents=True)
+    (RUN / "thesis.txt").write_text("mine")
+    code, _, err = lucid("train", flowers)
+    assert code == 2
+    assert "holds other things (thesis.txt) and no run" in err
+    assert [path.name for path in RUN.iterdir()] == ["thesis.txt"]
+    code, _, err = lucid("train", flowers, "--run_dir", "flowers.csv")
+    assert (code, "is a file" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "there is no command 'trian'. Did you mean 'train'?"),
+        (["train", "none.toml"], "cannot read the configuration file none.toml"),
+        (["train", "digits"], "'digits' is not a configuration file"),
+        (
+            ["train", "--train.epoch", "3"],
+            "unknown key 'train.epoch' (option --train.epoch). Did you mean 'train.epochs'?",
+        ),
+        (["train", "--epochs", "3"], "Did you mean 'train.epochs'?"),
+        (["train", "--consle", "plain"], "unknown option --consle. Did you mean '--console'?"),
+        (["train", "--console", "loud"], "--console must be one of auto, rich, plain, json, quiet, got 'loud'"),
+        (["train", "flowers.toml", "more"], "'more' belongs to no option"),
+        (["train", "flowers.toml", "--data.options.target", "knid"], "has no column 'knid'. Did you mean 'kind'?"),
+        (["train", "flowers.toml", "--model.name", "cnn"], "'cnn' takes images (channels, height, width)"),
+        (
+            ["train", "flowers.toml", "--model.options.wdith", "3"],
+            "unknown key 'model.options.wdith'. Did you mean 'width'?",
+        ),
+        (["train", "flowers.toml", "--data.validation", "0.6", "--data.test", "0.5"], "must leave rows to train on"),
+        (["train", "flowers.toml", "--train.device", "cuda:7"], "cuda:7"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(lucid: Lucid, flowers: str, words: list[str], message: str) -> None:
+    """No traceback, nothing written."""
+    code, out, err = lucid(*words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert not Path("runs").exists()
+
+
+def test_traceback_is_there_when_asked_for(lucid: Lucid) -> None:
+    """For whoever looks for the place in the code."""
+    from lucid.errors import ConfigError
+
+    with pytest.raises(ConfigError):
+        lucid("train", "none.toml", "--traceback")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_stopped_run_has_a_checkpoint_and_its_exit_code(tmp_path: Path, flowers: str, number: int, code: int) -> None:
+    """And says how to go on."""
+    words = ["train", flowers, "--train.epochs", "100000", "--console", "plain"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lucid.cli", *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while not list(tmp_path.glob("runs/flowers/checkpoints/*.lcs")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "lucid resume runs/flowers" in out
+
+
+def test_help_imports_no_torch() -> None:
+    """So that it answers at once."""
+    source = (
+        "import sys; from lucid.cli import main; main(['--help']); main(['--version']); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("False")
+    assert "lucid train run.toml --optimizer.lr 1e-3" in done.stdout
