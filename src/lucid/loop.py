@@ -115,7 +115,7 @@ def after_step(state: TrainState, window: Window, result: StepResult, plan: Plan
 def count(state: TrainState, window: Window, result: StepResult, plan: Plan, services: Services) -> bool:
     """Count a step, tell the callbacks, and log where it is due; False if the run went back to a checkpoint instead."""
     progress, callbacks = state.progress, services.callbacks
-    rows = window.num_rows
+    rows = sum(window.rows)
     progress.step += 1
     progress.batch += len(window.batches)
     progress.rows += rows

@@ -62,8 +62,9 @@ class Supervised:
         """Return the loss of one micro-batch."""
         if self._checked and type(batch) in (tuple, list):
             inputs, target = batch
-            output = model(inputs)
-            return self._loss(output, target)
+            output, count = model(inputs), self._count
+            value = self.loss(output, target)  # type: ignore[misc]  # there is one: seen on the first batch
+            return Loss(value, counter=None if count is None else lambda: count(output, target))
         return self._first(model, batch)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Output:

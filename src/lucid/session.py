@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,11 +83,12 @@ class Session:
         self.facts = dict(facts or {})
         self.environment = environment.describe(state.device)
         self.deadline = Deadline(state.config.max_time)
-        self.callbacks = Callbacks([*callbacks, _TimeLimit(self.deadline)])
+        self.callbacks = Callbacks([*callbacks, *([_TimeLimit(self.deadline)] if state.config.max_time else [])])
         self.compared = self._compared()  # as given: schedules and callbacks may move settings later
         self.reports = Reports([*self._own_reports(), *reports])
         self.store: Store | None = None
         self.guard = Guard(self)
+        self.windows = self.guard.windows  # those that are left
         self.services = Services(
             write=self.reports.write,
             save=self.save,
@@ -97,8 +98,7 @@ class Session:
             explain=self.guard.explain,
             roll_back=self.guard.roll_back,
         )
-        self.is_done = False
-        self._stack = ExitStack()
+        self.is_done, self._stack = False, ExitStack()
 
     # -- opening and closing
 
@@ -146,10 +146,6 @@ class Session:
                 self._say_goodbye()
         finally:
             self._stack.close()
-
-    def windows(self) -> Iterator[Window]:
-        """Return the windows that are left."""
-        return self.guard.windows()
 
     def result(self) -> Result:
         """Return how the run stands."""
@@ -240,7 +236,6 @@ class Session:
         if self.is_done:
             return
         progress.finished = False
-        self.state.saved_step = progress.step
         self.reports.rewind(progress.step)
         info = {
             "changes": [change.to_dict() for change in found],

@@ -63,7 +63,8 @@ class TrainStep:
         """Do one step over the window, in smaller pieces if memory runs out."""
         while True:
             try:
-                tally = self.gradients(state, cut(window, state.progress.halvings))
+                halvings = state.progress.halvings
+                tally = self.gradients(state, cut(window, halvings) if halvings else window)
             except (RuntimeError, MemoryError) as error:
                 if not halve(state, window, error):
                     raise
@@ -71,8 +72,8 @@ class TrainStep:
                 break
             free_memory()
         result = update(state, tally)
-        if state.progress.halvings:
-            result.micro_losses = joined(result.micro_losses, window, state.progress.halvings)
+        if halvings:
+            result.micro_losses = joined(result.micro_losses, window, halvings)
         return result
 
     def gradients(self, state: TrainState, window: Window) -> Tally:
@@ -97,7 +98,7 @@ def update(state: TrainState, tally: Tally) -> StepResult:
     if correction is not None:
         torch._foreach_mul_(gradients, correction)
     norm = grad_norm(gradients)
-    result = StepResult(loss, norm, count, tally.mean_parts(), None, tally.losses)
+    result = StepResult(loss, norm, count, tally.mean_parts() if tally.parts else None, None, tally.losses)
     if _clip(state, gradients, norm, loss):
         for optimizer in state.optimizers:
             optimizer.step()

@@ -25,7 +25,7 @@ class Tally:
         window: the micro-batches.
     """
 
-    __slots__ = ("_apart", "_counts", "_first", "_only", "_parts", "_rows", "_size", "_state", "losses")
+    __slots__ = ("_apart", "_counts", "_first", "_only", "_rows", "_size", "_state", "losses", "parts")
 
     def __init__(self, state: TrainState, window: Window) -> None:
         self._state = state
@@ -37,7 +37,8 @@ class Tally:
         self._first: Count = 1
         self._only: Loss | None = None
         self._apart: Apart | None = None
-        self._parts: list[tuple[int, dict[str, Loss]]] = []
+        self.parts: list[tuple[int, dict[str, Loss]]] = []
+        """Rows and logged parts of each micro-batch that has any."""
         if state.buffers.any:
             state.buffers.keep()
 
@@ -45,7 +46,7 @@ class Tally:
         """Take the loss of the next micro-batch; return what to call `backward` on."""
         value, rows = loss.value, self._rows[len(self.losses)]
         if loss.parts:
-            self._parts.append((rows, loss.parts))
+            self.parts.append((rows, loss.parts))
         self.losses.append(value.detach())
         if self._size == 1:
             self._only = loss
@@ -95,13 +96,11 @@ class Tally:
         only = self._only
         return float(sum(self._counts) if only is None else _num_targets(only, self._rows[0])) == 0
 
-    def mean_parts(self) -> dict[str, Tensor] | None:
+    def mean_parts(self) -> dict[str, Tensor]:
         """Return mean and count of each logged part, as a tensor `(2,)`."""
-        if not self._parts:
-            return None
         means: dict[str, Tensor] = {}
-        for name in self._parts[0][1]:
-            found = [(parts[name], rows) for rows, parts in self._parts if name in parts]
+        for name in self.parts[0][1]:
+            found = [(parts[name], rows) for rows, parts in self.parts if name in parts]
             mean, total = weighted_mean([part.value for part, _ in found], [part.num_targets(n) for part, n in found])
             means[name] = torch.stack([mean.double(), torch.as_tensor(total, device=mean.device).double()])
         return means

@@ -55,19 +55,11 @@ class Window:
     """Whether it is the last window of its epoch."""
     data_state: dict[str, Any] = field(default_factory=dict)
     """State of a streaming data set after this window; empty where position is arithmetic."""
-    _rows: list[int] = field(default_factory=list)
+    rows: list[int] = field(init=False)
+    """Rows of each micro-batch."""
 
-    @property
-    def rows(self) -> list[int]:
-        """Rows of each micro-batch."""
-        if not self._rows:
-            self._rows = [num_rows(batch) for batch in self.batches]
-        return self._rows
-
-    @property
-    def num_rows(self) -> int:
-        """Rows in all micro-batches of the window."""
-        return sum(self.rows)
+    def __post_init__(self) -> None:
+        self.rows = [num_rows(batch) for batch in self.batches]
 
 
 def windows(feed: Feed, progress: Progress, size: int, epochs: int | None = None) -> Iterator[Window]:
