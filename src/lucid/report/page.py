@@ -20,6 +20,7 @@ from lucid.records import tail
 from lucid.records.curves import collect
 from lucid.report.page_charts import charts
 from lucid.report.page_tables import Run, cards, subtitle, tables, title
+from lucid.report.page_test import test_section
 
 FILE_NAME = "report.html"
 _HERE = Path(__file__).parent
@@ -69,7 +70,7 @@ def page(folder: Path, plotly: str) -> str:
             "title": escape(title(run)),
             "subtitle": escape(subtitle(run)),
             "cards": cards(run),
-            "body": tables(run),
+            "body": test_section(folder) + tables(run),
             "data": script_data(charts(run.records, run.curves, run.monitor)),
             "theme": (assets.FOLDER / "theme.css").read_text(encoding="utf-8"),
             "charts": (assets.FOLDER / "charts.js").read_text(encoding="utf-8"),
