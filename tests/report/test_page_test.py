@@ -52,7 +52,9 @@ def test_regression_shows_a_dot_per_row(tmp_path: Path) -> None:
     assert text.count("<line") == 1
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"pictures": {"worst": [{"target": 99}]}}', '{"pictures": 3}'])
+@pytest.mark.parametrize(
+    "content", [None, "", "{", "[]", '{"pictures": {"worst": [{"target": 99}]}}', '{"pictures": 3}']
+)
 def test_a_missing_or_broken_file_gives_no_section(tmp_path: Path, content: str | None) -> None:
     """The page is made without the section."""
     if content is not None:

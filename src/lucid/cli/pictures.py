@@ -1,4 +1,4 @@
-"""What the report shows of a tested model: which classes are mixed up, which rows are most wrong, answers against targets."""
+"""What the report shows of a tested model: classes mixed up, rows with the largest loss, answers against targets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _LARGEST_IMAGE = 64 * 64 * 3
 def pictures(built: Built, model: nn.Module) -> dict[str, Any]:
     """Return what can be drawn of a model's answers on the test rows, as plain values.
 
-    Classification gives "confusion" (row: true class, column: answer), "classes", and "worst": the rows with the largest
-    loss, with their picture where rows are small images. Regression gives "scatter": (target, answer) of some rows.
+    Classification gives "confusion" (row: true class, column: answer), "classes", and "worst": the rows with the
+    largest loss, with their picture where rows are small images. Regression gives "scatter": (target, answer) of some rows.
     Other tasks give nothing.
 
     Args:
@@ -37,7 +37,9 @@ def pictures(built: Built, model: nn.Module) -> dict[str, Any]:
 
 def _answers(built: Built, model: nn.Module) -> tuple[list[Tensor], Tensor, Tensor]:
     """Return the rows (small images only), outputs and targets of the first test rows."""
-    rows, outputs, targets = [], [], []
+    rows: list[Tensor] = []
+    outputs: list[Tensor] = []
+    targets: list[Tensor] = []
     with untouched(model):
         for batch in built.test_loader or ():
             if not isinstance(batch, list | tuple) or len(batch) != 2 or len(outputs) * len(batch[0]) > MOST_ROWS:

@@ -25,7 +25,8 @@ def test_section(folder: Path) -> str:
         for name, value in tested.items()
         if name.startswith("test/") and isinstance(value, int | float)
     )
-    head = f'<h2 id="test">Test</h2><p class="muted">{escape(str(tested.get("rows", "?")))} rows that training never saw: {values}</p>'
+    rows = escape(str(tested.get("rows", "?")))
+    head = f'<h2 id="test">Test</h2><p class="muted">{rows} rows that training never saw: {values}</p>'
     return head + "".join(parts)
 
 
@@ -41,7 +42,8 @@ def _confusion(shown: dict[str, Any]) -> str:
     )
     return (
         '<figure class="confusion"><figcaption>Confusion: true class by row, answer by column</figcaption>'
-        f'<div class="scroll"><table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div></figure>'
+        f'<div class="scroll"><table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        "</figure>"
     )
 
 
@@ -61,11 +63,13 @@ def _worst(shown: dict[str, Any]) -> str:
         picture = _image(one.get("image"), f"row {int(one['row'])}")
         items.append(
             f"<li>{picture}<span>is <b>{target}</b>, answered <b>{answer}</b><br>"
-            f'<span class="muted">row {int(one["row"])}, chance of the truth {100 * float(one["chance"]):.3g} %</span></span></li>'
+            f'<span class="muted">row {int(one["row"])}, chance of the truth {100 * float(one["chance"]):.3g} %</span>'
+            "</span></li>"
         )
     if not items:
         return ""
-    return f'<figure class="worst-rows"><figcaption>The rows with the largest loss</figcaption><ul class="worst">{"".join(items)}</ul></figure>'
+    title = "<figcaption>The rows with the largest loss</figcaption>"
+    return f'<figure class="worst-rows">{title}<ul class="worst">{"".join(items)}</ul></figure>'
 
 
 def _image(pixels: Any, name: str) -> str:
@@ -97,7 +101,7 @@ def _scatter(shown: dict[str, Any]) -> str:
         for target, answer in points
     )
     return (
-        '<figure class="scatter"><figcaption>Answers (up) against targets (right); the line is a perfect model</figcaption>'
+        '<figure class="scatter"><figcaption>Answers (up) against targets (right)</figcaption>'
         f'<svg viewBox="-4 -4 108 108" role="img" aria-label="{len(points)} rows from {words.number(low)} to '
         f'{words.number(high)}"><line x1="0" y1="100" x2="100" y2="0"/>{dots}</svg></figure>'
     )
