@@ -22,6 +22,7 @@ class Parts:
     raw_header: bytes | None = None
     raw_manifest: bytes | None = None
     footer: dict[str, int] = field(default_factory=dict)
+    padding: bytes = b""
 
     @classmethod
     def of(cls, raw: bytes) -> Parts:
@@ -40,7 +41,7 @@ class Parts:
         size = len(self.data)
         step = chunk if 4096 <= chunk <= 1 << 30 else layout.CHUNK
         sums = [xxhash.xxh3_64_intdigest(self.data[at : at + step]) for at in range(0, size, step)]
-        table = struct.pack(f"<{len(sums)}Q", *sums)
+        table = struct.pack(f"<{len(sums)}Q", *sums) + self.padding
         tail = len(manifest) + len(table) + 96
         header = self.raw_header
         if header is None:
@@ -51,7 +52,7 @@ class Parts:
         start = len(head) + size
         fields = {
             "size": start + tail, "data_start": len(head), "manifest_start": start, "manifest_size": len(manifest),
-            "table_start": start + len(manifest), "chunks": len(table) // 8,
+            "table_start": start + len(manifest), "chunks": len(sums),
             "head_hash": xxhash.xxh3_64_intdigest(head), "tail_hash": xxhash.xxh3_64_intdigest(manifest + table),
             "chunk": layout.CHUNK, **self.footer,
         }  # fmt: skip

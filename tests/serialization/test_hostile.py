@@ -117,6 +117,18 @@ def tail_longer_than_the_file(p: Parts) -> None:
 
 
 @attack
+def footer_bytes_behind_the_table(p: Parts) -> None:
+    """Bytes that belong to nothing."""
+    p.padding = bytes(8)
+
+
+@attack
+def footer_table_with_one_checksum_too_many(p: Parts) -> None:
+    """A table that fits the file but not the data."""
+    p.padding, p.footer["chunks"] = bytes(8), -(-len(p.data) // (1 << 20)) + 1
+
+
+@attack
 def header_list(p: Parts) -> None:
     """A header that is a list."""
     p.raw_header = b"[]"

@@ -179,8 +179,9 @@ def cycle() -> list[Any]:
         ({torch.ones(1): 1}, "cannot be a key"),
         (states.defaultdict(lambda: 0), "default factory"),
         (np.array([(None,)], dtype=[("a", "O")]), "objects"),
+        (np.zeros(1, np.dtype([("a", "i1"), ("b", "i4")], align=True)), "padding"),
     ],
-    ids=["function", "module", "object", "subclass", "meta", "mkldnn", "cycle", "key", "factory", "objects"],
+    ids=["function", "module", "object", "subclass", "meta", "mkldnn", "cycle", "key", "factory", "objects", "padding"],
 )
 def test_what_cannot_be_stored_fails_at_save_with_its_path(value: Any, reason: str) -> None:
     """The error names the place in the state and says what to do."""

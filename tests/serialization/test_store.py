@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from lucid.errors import CheckpointError, ConfigError, SaveFailedError, StoreBusyError, UnsupportedTypeError
-from lucid.serialization import Store, load, save, storage, store, verify
+from lucid.serialization import Store, load, save, storage, store, system, verify
 
 BOTH = pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
 
@@ -265,7 +265,7 @@ def test_failing_delete_only_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_no_old_file_goes_before_the_new_one_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Order of a save: rename, flush of the folder, pointers, then the first delete."""
     calls: list[str] = []
-    for name in ("rename", "unlink"):
+    for name in ("replace", "unlink"):
         real = getattr(os, name)
 
         def call(*args: Any, name: str = name, real: Any = real, **options: Any) -> Any:
@@ -273,20 +273,20 @@ def test_no_old_file_goes_before_the_new_one_is_durable(tmp_path: Path, monkeypa
             return real(*args, **options)
 
         monkeypatch.setattr(os, name, call)
-    real_flush = storage.flush_folder
+    real_flush = system.flush_folder
 
     def flush(folder: Path) -> None:
         calls.append("flush")
         real_flush(folder)
 
-    monkeypatch.setattr(storage, "flush_folder", flush)
+    monkeypatch.setattr(system, "flush_folder", flush)
     with Store(tmp_path, run_id="a", keep_last=1) as kept:
         kept.save({}, step=1)
         kept.wait()
         calls.clear()
         kept.save({}, step=2)
     assert calls == [
-        "rename step-00000002.lcs", "flush", "rename last", "flush", "unlink step-00000001.lcs",
+        "replace step-00000002.lcs", "flush", "replace last", "flush", "unlink step-00000001.lcs",
     ]  # fmt: skip
 
 

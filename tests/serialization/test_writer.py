@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from lucid.errors import SaveFailedError
-from lucid.serialization import load, save, storage, verify, writer
+from lucid.serialization import load, save, storage, system, verify, writer
 
 OLD, NEW = {"step": 1, "w": torch.zeros(3 << 20)}, {"step": 2, "w": torch.ones(3 << 20)}
-CALLS = ("open", "posix_fallocate", "pwrite", "fsync", "rename")
+CALLS = ("open", "posix_fallocate", "pwrite", "fsync", "replace")
 
 
 class Faults:
@@ -98,7 +98,7 @@ def test_failure_at_each_system_call_leaves_the_old_file(
 
 def test_no_direct_io_is_no_error(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where O_DIRECT, fallocate and folder flushes do not exist, the save goes through the page cache."""
-    monkeypatch.setattr(writer, "open_direct", lambda path: -1)
+    monkeypatch.setattr(system, "open_direct", lambda path: -1)
     Faults(monkeypatch, "posix_fallocate", 0, errno.EOPNOTSUPP)
     save(NEW, old)
     assert torch.equal(load(old)["w"], NEW["w"])
@@ -108,7 +108,7 @@ def test_direct_io_that_is_refused_while_writing_falls_back(old: Path, monkeypat
     """A disk that rejects a direct write gets the same bytes through the page cache."""
     real = os.pwrite
     direct: set[int] = set()
-    opened = writer.open_direct
+    opened = system.open_direct
 
     def open_direct(path: str) -> int:
         fd = opened(path)
@@ -120,7 +120,7 @@ def test_direct_io_that_is_refused_while_writing_falls_back(old: Path, monkeypat
             raise OSError(errno.EINVAL, "sectors")
         return real(fd, data, offset)
 
-    monkeypatch.setattr(writer, "open_direct", open_direct)
+    monkeypatch.setattr(system, "open_direct", open_direct)
     monkeypatch.setattr(os, "pwrite", pwrite)
     save(NEW, old)
     assert len(direct) == 1
@@ -150,10 +150,10 @@ def test_order_of_system_calls(old: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
         return call
 
-    for name in ("posix_fallocate", "pwrite", "fsync", "rename"):
+    for name in ("posix_fallocate", "pwrite", "fsync", "replace"):
         monkeypatch.setattr(os, name, record(name))
     save(NEW, old)
-    assert calls == ["posix_fallocate", "pwrite", "fsync", "rename", "fsync"]
+    assert calls == ["posix_fallocate", "pwrite", "fsync", "replace", "fsync"]
 
 
 @pytest.mark.parametrize("failures", [1, 2])

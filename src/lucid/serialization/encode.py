@@ -280,6 +280,8 @@ class Encoder:
             raise self._unsupported(value, path, "its dtype holds objects")
         fortran = value.ndim > 1 and value.flags.f_contiguous and not value.flags.c_contiguous
         form = values.write_numpy_dtype(value.dtype)
+        if values.read_numpy_dtype(form) != value.dtype:
+            raise self._unsupported(value, path, f"its dtype {value.dtype} has padding or titles; use a packed one")
         node = {"$": "nd", "d": form, "n": list(value.shape), "i": self.add(array_slot(value, path))}
         return {**node, "o": "F"} if fortran else node
 

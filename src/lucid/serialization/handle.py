@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, cast
 
 from lucid.errors import FormatError, TruncatedError
 from lucid.serialization.storage import file_system, is_url
+from lucid.serialization.system import BINARY
 
 Source = str | os.PathLike[str] | BinaryIO
 
@@ -25,6 +26,8 @@ class Handle:
             self._file, self._ours = system.open(path, "rb"), True
         elif isinstance(source, str | os.PathLike):
             self._fd = _open_regular(source)
+            if not hasattr(os, "preadv"):  # Windows: one position for all threads
+                self._file, self._fd, self._ours = os.fdopen(self._fd, "rb"), -1, True
         else:
             self._file = source
         self.parallel = self._fd >= 0
@@ -75,7 +78,7 @@ def _read_some(file: Any, view: memoryview) -> int:
 
 def _open_regular(path: str | os.PathLike[str]) -> int:
     # Non-blocking, so that a named pipe is refused and not waited for.
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    fd = os.open(path, os.O_RDONLY | BINARY | getattr(os, "O_NONBLOCK", 0))
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise FormatError(f"{path} must be a regular file: a checkpoint is read at many places of it.")

@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 
 from lucid.errors import StoreBusyError
+from lucid.serialization.system import BINARY
 
 NAME = ".lock"
 # POSIX record locks know processes, not objects, and are not inherited by a fork: a loader's worker that outlives a
@@ -34,7 +35,7 @@ class FolderLock:
         try:
             import fcntl
 
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except ImportError:  # no such locks on this system
             pass

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lucid.errors import FormatError, LimitError, UnsupportedTypeError
-from lucid.serialization import dtypes, layout, memory
+from lucid.serialization import dtypes, layout, memory, system
 from lucid.serialization.handle import Handle, Source
 from lucid.serialization.storage import commit
 from lucid.serialization.writer import write_at
@@ -46,7 +46,7 @@ def write_plain(tensors: dict[str, torch.Tensor], path: str | os.PathLike[str], 
                 dense = tensors[block.name].detach().resolve_conj().resolve_neg().cpu().contiguous()
                 view = memory.view(dense.data_ptr(), block.stop - block.start)
                 write_at(fd, view, len(header) + block.start)
-        os.fsync(fd)
+        system.flush(fd)
 
     commit(Path(path), write)
     return len(header) + end

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lucid.errors import UnsupportedTypeError
-from lucid.serialization import dtypes, layout, memory
+from lucid.serialization import dtypes, layout, memory, system
 from lucid.serialization.encode import Encoder
 from lucid.serialization.slots import Slot, extent
 
@@ -45,6 +45,7 @@ def make_plan(state: Any, *, types: Sequence[type] = (), meta: dict[str, Any] | 
         UnsupportedTypeError: something in the state cannot be stored.
         LimitError: more tensors than one file can name.
     """
+    system.check_byte_order()
     encoder = Encoder(types)
     tree = encoder.encode(state)
     aliases = find_aliases(encoder.slots)

@@ -12,7 +12,7 @@ import torch
 import xxhash
 
 from lucid.errors import ChecksumError, FormatError, TruncatedError, VersionError
-from lucid.serialization import layout
+from lucid.serialization import layout, system
 from lucid.serialization.chunks import Chunks
 from lucid.serialization.handle import Handle, Source
 from lucid.serialization.records import Record, Records
@@ -52,6 +52,7 @@ class Reader:
         self.handle.close()
 
     def _open(self) -> None:
+        system.check_byte_order()
         self.size = size = self.handle.size
         if size < 8 + layout.FOOTER_SIZE:
             raise TruncatedError(f"{self.where} must be a .lcs file, got only {size} bytes.")

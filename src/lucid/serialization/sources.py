@@ -61,6 +61,7 @@ class Arena:
     def take(self, plan: Plan) -> None:
         """Copy the state as it is now. Nothing of the live state is referred to afterwards."""
         if self._buffer.size < plan.data_size:
+            self._buffer = memory.Buffer(0)  # let go of the old one first
             self._buffer = memory.Buffer(plan.data_size)
         base = self._buffer.address
         for slot, start in zip(plan.slots, plan.starts, strict=True):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from lucid.errors import ConfigError, SaveFailedError
+from lucid.serialization import system
 from lucid.serialization.plan import Plan
 from lucid.serialization.sources import Data
 from lucid.serialization.writer import write_file, write_stream
@@ -98,18 +99,18 @@ def _write_path(path: Path, plan: Plan, data: Data) -> None:
 def commit(path: Path, write: Callable[[str, int], None]) -> None:
     """Let `write(name, fd)` make a file beside `path`, rename it to `path` and flush the folder."""
     temp = temp_name(path)
-    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.BINARY, 0o666)
     try:
         try:
             write(str(temp), fd)
         finally:
             os.close(fd)
-        os.rename(temp, path)
+        os.replace(temp, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temp)
         raise
-    flush_folder(path.parent)
+    system.flush_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -117,23 +118,9 @@ def write_text(path: Path, text: str) -> None:
 
     def write(name: str, fd: int) -> None:
         os.write(fd, text.encode())
-        os.fsync(fd)
+        system.flush(fd)
 
     commit(path, write)
-
-
-def flush_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the system can."""
-    if os.name == "nt":
-        return
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):  # folders that cannot be flushed
-            raise
-    finally:
-        os.close(fd)
 
 
 def _write_url(url: str, plan: Plan, data: Data) -> None:

@@ -173,9 +173,9 @@ class Store:
         raise failure
 
     def _join(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.join()
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None  # only now: an interrupt while waiting must not make us forget it
 
     def _write(self, plan: Plan, data: Data, step: int) -> None:
         """Make one checkpoint durable, then pointers, then retention. Runs in the writer's thread; never raises."""

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import xxhash
 
-from lucid.serialization import layout, memory
+from lucid.serialization import layout, memory, system
 from lucid.serialization.plan import Plan
 from lucid.serialization.sources import Data
 
@@ -23,16 +23,16 @@ DIRECT_FROM = 1 << 20  # below that the page cache is as fast
 
 def write_file(plan: Plan, data: Data, path: str, fd: int) -> None:
     """Write all of a plan into the new file `fd`, whose name is `path`, and flush it to the disk."""
-    reserve(fd, plan.file_size)
+    system.reserve(fd, plan.file_size)
     write_at(fd, memoryview(plan.header), 0)
-    direct = open_direct(path) if plan.data_size >= DIRECT_FROM else -1
+    direct = system.open_direct(path) if plan.data_size >= DIRECT_FROM else -1
     try:
         table = _Blocks(plan, data, fd, direct).run()
     finally:
         if direct >= 0:
             os.close(direct)
     write_at(fd, memoryview(tail(plan, table)), len(plan.header) + plan.data_size)
-    os.fsync(fd)
+    system.flush(fd)
 
 
 def write_stream(plan: Plan, data: Data, file: BinaryIO) -> None:
@@ -116,7 +116,7 @@ class _Blocks:
         done = 0
         while done < len(view):
             try:
-                wrote = os.pwrite(self._direct, view[done:], offset + done)
+                wrote = system.write_some(self._direct, view[done:], offset + done)
             except OSError as error:
                 if error.errno == errno.EINVAL:  # a disk with larger sectors, or a file system that changed its mind
                     return done
@@ -143,26 +143,5 @@ def run_threads(work: Callable[[], None], count: int) -> None:
 def write_at(fd: int, view: memoryview, offset: int) -> None:
     """Write all of `view` at `offset`."""
     while len(view):
-        wrote = os.pwrite(fd, view, offset)
+        wrote = system.write_some(fd, view, offset)
         view, offset = view[wrote:], offset + wrote
-
-
-def reserve(fd: int, size: int) -> None:
-    """Reserve the disk space before any work, so that a full disk shows at once."""
-    if hasattr(os, "posix_fallocate"):
-        try:
-            os.posix_fallocate(fd, 0, size)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV):
-                raise
-
-
-def open_direct(path: str) -> int:
-    """Open a file for writing past the page cache; -1 where there is no such thing."""
-    flag = getattr(os, "O_DIRECT", 0)
-    if not flag:
-        return -1
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC | flag)
-    except OSError:
-        return -1
