@@ -131,6 +131,16 @@ def test_glance_reads_beginning_and_end_only(tmp_path: Path) -> None:
     assert 50 < len(seen.records) < 300
 
 
+def test_glance_finds_the_best_evaluation_far_back(tmp_path: Path) -> None:
+    """The best may lie thousands of records ago; a later one that was not best does not count."""
+    path = tmp_path / "records.jsonl"
+    first, second = (Record("eval", step, 1, 0.0, {"eval/loss": 1 / step}, {"best": step < 4}) for step in (3, 4))
+    path.write_text(_lines(1, 2) + first.to_line() + second.to_line() + _lines(*range(5, 3000)))
+    best = glance(path).best
+    assert best is not None
+    assert best.step == 3
+
+
 def test_glance_at_an_empty_file(tmp_path: Path) -> None:
     """A run that has written nothing yet is known too."""
     path = tmp_path / "records.jsonl"

@@ -61,6 +61,21 @@ def test_failing_tracker_is_told_once_and_left_out(capsys: pytest.CaptureFixture
     assert "OSError: server gone" in text
 
 
+def test_display_that_fails_in_a_tick_does_not_stop_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """A terminal that went away costs the display, nothing else."""
+
+    class Gone(_Memory):
+        def tick(self, step: int) -> None:
+            raise BrokenPipeError("no terminal")
+
+    good = _Memory()
+    reports = Reports([Gone(), good])
+    reports.tick(1)
+    reports.tick(2)
+    assert good.calls == ["tick 1", "tick 2"]
+    assert capsys.readouterr().err.count("Gone failed") == 1
+
+
 def test_required_report_that_fails_stops_the_run() -> None:
     """A run without its records is not worth going on with; the others are still closed."""
     bad, good = _Memory(fails=True), _Memory()
@@ -81,7 +96,7 @@ def test_records_file_is_required() -> None:
 
 def test_reports_that_draw_no_progress_are_not_called_every_step() -> None:
     """The cost of a step is that of the reports that show it."""
-    assert Reports([ConsoleReport("plain"), ConsoleReport("quiet")])._ticks == []
+    assert Reports([ConsoleReport("plain"), ConsoleReport("quiet")])._listening == []
 
 
 @pytest.mark.parametrize("report", [Reports(), ConsoleReport("quiet"), ConsoleReport("plain")])

@@ -83,7 +83,7 @@ class Answers:
             "model": words.text_of(seen.plan.get("model", "")),
             "step": last.step if last else 0,
             "total": _count(seen.plan.get("total_steps")),
-            "best": self._best(place, seen.plan, seen.records),
+            "best": self._best(place, seen.plan, [*filter(None, [seen.best]), *seen.records]),
             "loss": _shown(logs[-1].values.get("train/loss")) if logs else None,
             "started": seen.started,
             "changed": seen.changed,

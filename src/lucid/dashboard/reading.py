@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
@@ -9,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lucid.records import Record, last_line_end, tail
+from lucid.errors import RecordError
+from lucid.records import Record, last_line_end, tail, words
 from lucid.records.curves import Curves
 from lucid.records.record import Tail
 
@@ -17,6 +19,8 @@ _PIECE_BYTES = 1 << 20
 _MARK_BYTES = 128
 _HEAD_BYTES = 1 << 15
 _END_BYTES = 1 << 14
+_BEST_BYTES = 1 << 22
+_EVAL, _IS_BEST = b'{"kind":"eval",', b'"info":{"best":true}}'
 _MAX_EVENTS = 5000
 _MAX_READERS = 64
 
@@ -64,7 +68,7 @@ class Reader:
         with self.lock:
             try:
                 self.size = self.path.stat().st_size
-                if self.size < self.offset or self._was_cut():
+                if self._was_cut():
                     self._reset()
                     self.size = self.path.stat().st_size
                 self.is_complete = False
@@ -95,7 +99,7 @@ class Reader:
         del self.events[:-_MAX_EVENTS], self.evals[:-_MAX_EVENTS]
 
     def _was_cut(self) -> bool:
-        """Return whether the bytes before our place are other ones: the file was cut back and has grown since."""
+        """Return whether the bytes before our place are gone or other ones: the file was cut back."""
         return self._bytes_before(self.offset) != self._mark
 
     def _bytes_before(self, offset: int) -> bytes:
@@ -129,6 +133,7 @@ class Glance:
     plan: dict[str, Any] = field(default_factory=dict)
     started: float | None = None
     records: list[Record] = field(default_factory=list)
+    best: Record | None = None
     size: int = 0
     changed: float = 0.0
 
@@ -148,7 +153,22 @@ def glance(path: Path) -> Glance:
     for record in seen.records:
         if record.kind == "plan" or "total_steps" in record.info:
             seen.plan = record.info
+    seen.best = next((each for each in reversed(seen.records) if each.kind == "eval" and words.is_best(each)), None)
+    if seen.best is None:
+        seen.best = _best_before(path, start)
     return seen
+
+
+def _best_before(path: Path, end: int) -> Record | None:
+    """Return the newest evaluation that was the best, among the last megabytes before `end`; parses no other line."""
+    with path.open("rb") as file:
+        file.seek(max(0, end - _BEST_BYTES))
+        lines = file.read(min(end, _BEST_BYTES)).splitlines()
+    for line in reversed(lines):
+        if line.startswith(_EVAL) and line.endswith(_IS_BEST):
+            with contextlib.suppress(RecordError):
+                return Record.from_line(line)
+    return None
 
 
 def log_lines(path: Path, before: int | None, count: int) -> tuple[list[Record], int]:

@@ -23,7 +23,7 @@ class Reports:
 
     def __init__(self, reports: Iterable[Report] = ()) -> None:
         self.reports = list(reports)
-        self._ticks = [report.tick for report in self.reports if _listens(report)]
+        self._listening = [report for report in self.reports if _listens(report)]
 
     def write(self, record: Record) -> None:
         """Hand one record to all."""
@@ -35,8 +35,11 @@ class Reports:
 
     def tick(self, step: int) -> None:
         """Tell those that draw progress that a step is done."""
-        for tick in self._ticks:
-            tick(step)
+        for report in self._listening:
+            try:
+                report.tick(step)
+            except Exception as error:
+                self._failed(report, error)
 
     def close(self) -> None:
         """Close all, also those after one that fails."""
@@ -57,15 +60,19 @@ class Reports:
         try:
             call(report)
         except Exception as error:
-            if getattr(report, "required", False):
-                raise
-            self.reports.remove(report)
-            self._ticks = [each.tick for each in self.reports if _listens(each)]
-            print(
-                f"lucid: {type(report).__name__} failed and is left out from here on, the run goes on: "
-                f"{type(error).__name__}: {error}",
-                file=sys.stderr,
-            )
+            self._failed(report, error)
+
+    def _failed(self, report: Report, error: Exception) -> None:
+        """Raise the error of a report that must not fail; leave any other report out."""
+        if getattr(report, "required", False):
+            raise error
+        self.reports.remove(report)
+        self._listening = [each for each in self.reports if _listens(each)]
+        print(
+            f"lucid: {type(report).__name__} failed and is left out from here on, the run goes on: "
+            f"{type(error).__name__}: {error}",
+            file=sys.stderr,
+        )
 
 
 def _listens(report: Report) -> bool:

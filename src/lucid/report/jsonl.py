@@ -16,6 +16,7 @@ except ImportError:  # Windows: the mark that a process is alive is left out
     fcntl = None  # type: ignore[assignment]
 
 _CHUNK_BYTES = 1 << 16
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would turn line ends into two characters
 
 
 class JsonlReport:
@@ -37,7 +38,7 @@ class JsonlReport:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o644)
         _mark_alive(self._fd)
         size = os.fstat(self._fd).st_size
         end = last_line_end(size, self._read_at)
@@ -118,7 +119,8 @@ class JsonlReport:
         return at, b"".join(reversed(parts))
 
     def _read_at(self, offset: int, count: int) -> bytes:
-        return os.pread(self._fd, count, offset)
+        os.lseek(self._fd, offset, os.SEEK_SET)  # writes go to the end wherever this points
+        return os.read(self._fd, count)
 
 
 def _step_of(line: bytes) -> int | None:
