@@ -326,6 +326,16 @@ def test_state_of_another_epoch_is_refused() -> None:
         resumed.batches(2)
 
 
+def test_state_of_another_sampler_is_refused() -> None:
+    """A state that no sampler is there for does not get lost."""
+    first = feed_of(Wrapped(Counting()))
+    next(first.batches(0))
+    resumed = feed_of(batch_sampler=[[0]])
+    resumed.load_state_dict(first.state_dict())
+    with pytest.raises(ResumeError, match="state of another sampler than list, which it is now"):
+        resumed.batches(1)
+
+
 def test_sampler_that_cannot_be_copied_runs_itself() -> None:
     """A lock in a sampler is no obstacle."""
 

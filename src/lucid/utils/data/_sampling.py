@@ -26,7 +26,7 @@ from torch.utils.data import (
 )
 
 from lucid import rng
-from lucid.errors import DataError
+from lucid.errors import DataError, ResumeError
 
 from ._generators import AMBIENT, OwnGenerators
 from ._order import Order, layers_of, length_of, pack, vars_of
@@ -261,7 +261,16 @@ class SamplerStates:
         return states
 
     def write(self, states: dict[str, Any]) -> None:
-        """Put the samplers where `read` found them."""
+        """Put the samplers where `read` found them.
+
+        Raises:
+            ResumeError: if there are fewer samplers than then.
+        """
+        if any(int(number) >= len(self._chain) for number in states):
+            raise ResumeError(
+                f"the checkpoint has the state of another sampler than {type(self._chain[0]).__name__}, which it is "
+                "now: its order cannot go on."
+            )
         for number, state in states.items():
             sampler = self._chain[int(number)]
             if is_stateful(sampler):

@@ -82,7 +82,7 @@ class StreamSource:
         if start > 0 and not exact and self._on_stream == "refuse":
             raise ResumeError(
                 f"batch {start} of epoch {epoch} cannot be reached: {self._why_not()} "
-                'Or pass on_stream="skip" to read and discard the batches before it.'
+                'Or give Feed(loader, on_stream="skip") for the loader: it reads and discards the batches before.'
             )
         self._at = (epoch, start)
         batches = self._opener.open(epoch, loaded["stream"] if exact else None)
