@@ -12,6 +12,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import torch
+
 
 @dataclass(frozen=True, slots=True)
 class Failed:
@@ -27,13 +29,15 @@ class Failed:
 
 def choose_start(factory: Any, start: str) -> str:
     """Return "spawn" where the factory can be sent to a process that begins from nothing, else "fork"."""
-    if start != "auto":
-        return start
-    try:
-        ForkingPickler.dumps(factory)
-    except Exception:
-        return "fork"
-    return "spawn"
+    if start == "auto":
+        try:
+            ForkingPickler.dumps(factory)
+            start = "spawn"
+        except Exception:
+            start = "fork"
+    if start == "fork":
+        torch.optim.SGD([torch.zeros(1)])  # loads much of torch once here, and not in each copy
+    return start
 
 
 def call(function: Callable[..., Any], *arguments: Any, start: str, hash_seed: int) -> Any:
@@ -61,8 +65,6 @@ def call(function: Callable[..., Any], *arguments: Any, start: str, hash_seed: i
 
 
 def _run(sender: Connection, start: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    import torch
-
     if start == "fork":  # pools of threads do not survive a fork
         torch.set_num_threads(1)
     try:

@@ -47,7 +47,7 @@ def suspects(one: Digests, other: Digests) -> list[str]:
 
 
 ADVICE = {
-    "data.position": "Draw the order from the sampler's `generator`, or from a global stream of torch, NumPy or `random`.",
+    "data.position": "Draw the order from a `generator` of the sampler, or from a global stream.",
     "data.values": "Let a row depend on its number alone, and draw from the global streams of torch, NumPy or `random` "
     "inside `__getitem__`: they are seeded for each row.",
     "rng": "Something outside the run draws from a global stream; draw in a hook, where it is put back.",
