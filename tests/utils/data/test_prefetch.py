@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from lucid.errors import DataError
 from lucid.utils.data import DataLoader, Feed
-from lucid.utils.data._prefetch import AHEAD, ahead
+from lucid.utils.data._prefetch import AHEAD, _CudaShip, ahead
 
 from .support import Noisy
 
@@ -115,3 +115,35 @@ def test_error_of_a_row_comes_through_the_thread() -> None:
         next(feed.batches(0))
     assert isinstance(caught.value.__cause__, ValueError)
     feed.close()
+
+
+def test_cuda_copies_are_waited_for_by_the_computing_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy runs on a stream of its own, and the stream that computes waits for its event; the host does not."""
+    log: list[object] = []
+
+    class FakeStream:
+        def __init__(self, device: Any = None) -> None:
+            log.append("stream")
+
+        def __enter__(self) -> None:
+            log.append("enter")
+
+        def __exit__(self, *error: object) -> None:
+            log.append("leave")
+
+        def record_event(self) -> str:
+            log.append("event")
+            return "copied"
+
+        def wait_event(self, event: str) -> None:
+            log.append(f"wait for {event}")
+
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
+    ship = _CudaShip(META)
+    item = ship.send([torch.ones(2)])
+    assert log == ["stream", "enter", "event", "leave"]
+    log.clear()
+    assert ship.receive(item)[0].device == META
+    assert log == ["stream", "wait for copied"]
