@@ -110,6 +110,17 @@ def test_errors_and_r2_agree_with_numpy() -> None:
     assert values.compute() == pytest.approx(expected, rel=1e-6)
 
 
+def test_r2_keeps_its_digits_far_from_zero() -> None:
+    """Where plain sums of squares would have none left, a spread of 1 around 1e9 is still seen."""
+    target, noise = torch.randn(50, dtype=torch.float64), torch.randn(50, dtype=torch.float64)
+    expected = 1 - noise.square().sum() / (target - target.mean()).square().sum()
+    score = metrics.R2()
+    for part in range(0, 50, 7):
+        far = target[part : part + 7] + 1e9
+        score.update(far + noise[part : part + 7], far)
+    assert score.compute().item() == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_r2_of_a_constant_target_is_nan() -> None:
     """Where nothing varies there is no share of variance: NaN, not an infinite number; the same before any batch."""
     score = metrics.R2()
