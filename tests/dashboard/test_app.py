@@ -137,6 +137,19 @@ def test_checkpoint_is_verified_once_and_remembered(tmp_path: Path, make_run: Ma
     assert (row["verified"], row["trouble"]) == (False, None)
 
 
+def test_file_that_cannot_be_verified_is_told_as_bad(tmp_path: Path, make_run: MakeRun) -> None:
+    """An error while verifying is the verdict, not an error of the server."""
+    make_run("a")
+
+    def verify(path: Path) -> str | None:
+        raise PermissionError(f"may not read {path.name}")
+
+    answer = client(tmp_path, verify).post(
+        "/api/verify", params={"id": "a", "file": "20.lcs"}, headers={"X-Lucid": "1"}
+    )
+    assert answer.json() == {"file": "20.lcs", "reason": "may not read 20.lcs"}
+
+
 @pytest.mark.parametrize(
     "file", ["../config.toml", "last", "none.lcs", "/etc/passwd", "../../b/checkpoints/20.lcs", ""]
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lucid.dashboard.folder import Folder
+from lucid.errors import LucidError
 from lucid.records import Record, words
 
 _MAX_FILES = 500
@@ -54,7 +55,10 @@ class Checkpoints:
         if path is None or self.verify is None:
             return None
         key = _key(path)
-        self._verified[key] = self.verify(path)
+        try:
+            self._verified[key] = self.verify(path)
+        except (LucidError, OSError) as error:
+            self._verified[key] = str(error)
         return {"file": file_name, "reason": self._verified[key]}
 
     def _row(self, path: Path, record: Record | None, tags: list[str]) -> dict[str, Any]:
