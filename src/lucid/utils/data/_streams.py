@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 import torch
-from torch.utils.data import IterableDataset, IterDataPipe
+from torch.utils.data import IterableDataset
 
 from lucid import rng
 from lucid.errors import DataError, ResumeError
@@ -25,6 +25,7 @@ from ._stream_workers import StreamWorkers, has_lossy_buffer, is_stateful
 
 _log = logging.getLogger("lucid.data")
 _TELL_EVERY = 1000  # skipped batches between two log lines
+_PIPES: Any = getattr(torch.utils.data, "IterDataPipe", ())  # on its way out of torch
 
 
 class _Opener(Protocol):
@@ -261,7 +262,7 @@ class _Streams:
 
 def _has_workers(loader: Any) -> bool:
     """Whether this is torch's own loader with workers over an IterableDataset, to be run under our seeds and states."""
-    if type(loader).__iter__ is not torch.utils.data.DataLoader.__iter__ or isinstance(loader.dataset, IterDataPipe):
+    if type(loader).__iter__ is not torch.utils.data.DataLoader.__iter__ or isinstance(loader.dataset, _PIPES):
         return False
     return loader.num_workers > 0 and isinstance(loader.dataset, IterableDataset)
 
