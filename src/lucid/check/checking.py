@@ -66,7 +66,7 @@ def _compared(runs: _Runs, whole: Script, steps: int, has_eval: bool) -> list[Se
     repeatable = resuming.repeatable(whole, before, lambda: runs.play("again", left, ambient=1, hash_seed=1))
     after = runs.play("broken", steps, ambient=2, hash_seed=3)
     if isinstance(after, Failed):
-        resume = _broken("resume", "does a new process go on from the checkpoint?", after)
+        resume = resuming.refused(after)
     else:
         resume = resuming.resume(whole, before, after, repeatable.status == "ok")
     neutral = resuming.neutral(

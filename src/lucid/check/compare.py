@@ -41,8 +41,8 @@ def first(one: Script, other: Script, after: int = 0, up_to: int | None = None) 
 
 
 def suspects(one: Digests, other: Digests) -> list[str]:
-    """Return pieces of the user's own state that differ, generators and counters first."""
-    names = [name for name in differing(one, other) if not name.endswith("(length)")]
+    """Return the attributes, globals and cells of the user's that differ, those nearest to the object first."""
+    names = list(dict.fromkeys(name.removesuffix(" (length)").partition("[")[0] for name in differing(one, other)))
     return sorted(names, key=lambda name: ("(default" in name, name.count("."), name))
 
 

@@ -24,13 +24,14 @@ _ITEMS = 64
 _BYTES = 1 << 22
 _LIBRARIES = ("torch", "numpy", "lucid", "builtins", "random", "collections", "functools", "threading", "_thread", "io",
               "logging", "pathlib", "re", "typing", "multiprocessing")  # fmt: skip
+_SAVED = ("state", "param_groups", "defaults", "param_names")
 _GENERATORS = (np.random.Generator, np.random.RandomState, torch.Generator, random.Random)
 _PLAIN = (int, float, str, bool, bytes, complex, type(None))
 
 
 def scan(target: Target) -> Digests:
     """Return the hash of each piece of state that can be reached from the user's objects, by name."""
-    walk = _Walk()
+    walk = _Walk(set(map(id, target.trainer.model.modules())))
     for name, thing in _roots(target):
         walk.visit(thing, name, 0)
     return walk.found
@@ -44,6 +45,11 @@ def _roots(target: Target) -> Iterator[tuple[str, Any]]:
             if thing is not None:
                 yield f"{role}{part}", thing
     yield "model", trainer.model
+    for optimizer in trainer.optimizers:
+        if not _is_library(type(optimizer)):  # torch's keep everything in `state` and `param_groups`
+            for key, value in vars(optimizer).items():
+                if key not in _SAVED and not key.startswith("_"):
+                    yield f"optimizer.{key}", value
     forward = trainer.forward
     for name in ("loss", "function", "eval_step"):
         thing = getattr(forward, name, None)
@@ -58,7 +64,9 @@ def _roots(target: Target) -> Iterator[tuple[str, Any]]:
 class _Walk:
     """One walk over objects; each is looked at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, saved: set[int]) -> None:
+        self._saved = saved
+        """Modules whose parameters and buffers are in the checkpoint."""
         self.found: Digests = {}
         self._seen: set[int] = set()
 
@@ -98,6 +106,9 @@ class _Walk:
         own = set(nn.Module().__dict__) | {"training"}
         for inner, part in module.named_modules():
             place = f"{name}.{inner}" if inner else name
+            if id(part) not in self._saved:
+                for key, tensor in {**part._parameters, **part._buffers}.items():
+                    self.visit(tensor, f"{place}.{key}", depth + 1)
             for key, value in vars(part).items():
                 if key not in own:
                     self.visit(value, f"{place}.{key}", depth + 1)

@@ -73,8 +73,8 @@ def resume(one: Script, before: Script, after: Script, is_repeatable: bool) -> S
     if _is_other_data(found, one, after):
         section.fault(
             _named(found),
-            f"{text} The data set is another one than before the break: its contents were drawn when it was made.",
-            "Call `lucid.seed_everything(seed)` before the data is made or split, or give `random_split` a generator.",
+            f"{text} {_OTHER_DATA}",
+            _SEED_DATA,
         )
     elif names:
         section.fault(
@@ -83,6 +83,21 @@ def resume(one: Script, before: Script, after: Script, is_repeatable: bool) -> S
     else:
         section.fault(_named(found), text, advice(found.name))
     return section
+
+
+def refused(failed: Failed) -> Section:
+    """Return the section where the new process did not go on from the checkpoint."""
+    section = Section("resume", "does a new process go on from the checkpoint?")
+    if failed.kind == "ResumeError" and "data.content" in failed.message:
+        section.fault("data.content", _OTHER_DATA, _SEED_DATA)
+    else:
+        section.fault(failed.kind, failed.message, "Look at the traceback in the JSON form.")
+    section.facts["traceback"] = failed.trace
+    return section
+
+
+_OTHER_DATA = "The data set is another one than before the break: its contents were drawn when it was made."
+_SEED_DATA = "Call `lucid.seed_everything(seed)` before the data is made or split, or give `random_split` a generator."
 
 
 def _not_restored(section: Section, before: Script, after: Script, left: int) -> None:
@@ -97,7 +112,8 @@ def _lost_state(section: Section, one: Script, before: Script, after: Script, le
         return
     last = max(one.steps, default=0)
     names = suspects(one.hidden.get(last, {}), after.hidden.get(last, {}))
-    lost = [n for n in names if n.startswith("callback ") and n in suspects(before.hidden[left], after.hidden[0])]
+    at_once = suspects(before.hidden.get(left, {}), after.hidden.get(0, {}))
+    lost = [name for name in names if name.startswith("callback ") and name in at_once]
     if lost:
         section.fault(lost[0], f"is lost by the break ({_list(lost)}).", advice_for_hidden(lost[0]))
 
@@ -133,7 +149,7 @@ def neutral(one: Script, other: Script | Failed, has_eval: bool) -> Section:
     found = first(one, other, up_to=max(one.steps, default=0))
     if found is None:
         return section
-    moved = sorted(other.moved_by_evaluation, key=lambda name: name.endswith("(length)"))
+    moved = list(dict.fromkeys(name.removesuffix(" (length)").partition("[")[0] for name in other.moved_by_evaluation))
     text = f"differs {found.when} if there are more evaluations."
     if moved:
         text += f" An evaluation moves {_list(moved)}."

@@ -1,12 +1,11 @@
-"""Whether a row depends on (seed, epoch, row) alone: each is read twice under one seed."""
+"""Whether a row depends on (seed, epoch, row) alone: each is read twice, as a run reads it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
-from lucid import rng
 from lucid.check import hidden
 from lucid.check.compare import advice_for_hidden, suspects
 from lucid.check.digest import digest
@@ -33,24 +32,29 @@ def rows_section(target: Target, feed: Feed) -> Section:
 
 
 def _read_twice(section: Section, target: Target, dataset: Any, keys: list[Any], role: str) -> None:
-    for key in keys:
-        before = hidden.scan(target)
-        values = []
-        for _ in range(2):
-            with rng.fork(seed=11):
-                values.append(digest(dataset[key]))
-        if values[0] == values[1]:
-            continue
-        moved = [n for n in suspects(before, hidden.scan(target)) if not n.startswith(("model", "optimizer"))]
-        text = f"row {key!r} read twice under one seed gives two values"
-        if moved:
-            section.fault(
-                f"{role}data.values", f"{text}; reading it moves {', '.join(moved[:3])}.", advice_for_hidden(moved[0])
-            )
-        else:
-            section.fault(
-                f"{role}data.values",
-                f"{text}, and nothing of your objects moves: it depends on the clock, `os.urandom` or the like.",
-                "Let a row depend on its number and on the global random streams alone.",
-            )
+    before = hidden.scan(target)
+    one, other = _read(dataset, keys), _read(dataset, keys)
+    row = next((key for key, a, b in zip(keys, one, other, strict=True) if a != b), None)
+    if row is None:
         return
+    moved = [name for name in suspects(before, hidden.scan(target)) if not name.startswith(("model", "optimizer"))]
+    text = f"row {row!r} read twice under one seed gives two values"
+    if moved:
+        text = f"{text}; reading it moves {', '.join(moved[:3])}."
+        section.fault(f"{role}data.values", text, advice_for_hidden(moved[0]))
+    else:
+        section.fault(
+            f"{role}data.values",
+            f"{text}, and nothing of your objects moves: it depends on the clock, `os.urandom` or the like.",
+            "Let a row depend on its number and on the global random streams alone.",
+        )
+
+
+def _read(dataset: Any, keys: list[Any]) -> list[str]:
+    """Return the hash of each row, read as the run reads it."""
+    loader = DataLoader(dataset, batch_size=None, sampler=keys, collate_fn=_as_it_is)
+    return [digest(row) for row in Feed(loader, seed=11).batches(0)]
+
+
+def _as_it_is(row: Any) -> Any:
+    return row
