@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,46 @@ def test_probe_records_every_accelerator_in_use_first(monkeypatch: pytest.Monkey
     monkeypatch.setattr(devices, "_probe_accelerator", lambda kind, index: Capability(kind, index))
     assert [(r.type, r.index) for r in devices.probe()] == [("cuda", 1), ("cuda", 0), ("cuda", 2), ("cpu", None)]
     assert devices.best_type() == "cuda"
+
+
+class Backend:
+    """A torch module for two unlike devices, of which the second has bf16 in hardware."""
+
+    current = 0
+
+    @contextmanager
+    def device(self, index: int) -> Iterator[None]:
+        before, self.current = self.current, index
+        yield
+        self.current = before
+
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        return including_emulation or self.current == 1
+
+    def get_device_name(self, index: int) -> str:
+        return f"model {index}"
+
+    def get_device_properties(self, index: int) -> SimpleNamespace:
+        return SimpleNamespace(total_memory=1000 + index)
+
+
+def test_probe_asks_each_device_for_its_own_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with unlike accelerators each has its own record, and emulated bf16 counts as none."""
+    backend = Backend()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: backend)
+    records = [devices._probe_accelerator("cuda", index) for index in (0, 1)]
+    assert [record.native_bf16 for record in records] == [False, True]
+    assert [(record.name, record.memory_bytes, record.fp16) for record in records] == [
+        ("model 0", 1000, True),
+        ("model 1", 1001, True),
+    ]
+    assert backend.current == 0
+
+
+def test_probe_of_a_bare_backend_claims_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that tells neither name nor memory nor bf16 gets a record that claims none of them."""
+    monkeypatch.setattr(torch, "get_device_module", lambda device: SimpleNamespace())
+    assert devices._probe_accelerator("xpu", 0) == Capability("xpu", 0, "xpu", False, True, 0)
 
 
 @pytest.mark.parametrize(

@@ -218,14 +218,14 @@ def _probe_accelerator(kind: str, index: int) -> Capability:
 def _has_native_bf16(kind: str, index: int) -> bool:
     if kind == "mps":
         return bool(torch.backends.mps.is_macos_or_newer(14, 0))
-    supported = getattr(torch.get_device_module(kind), "is_bf16_supported", None)
-    if supported is None:
+    module = torch.get_device_module(kind)
+    if not hasattr(module, "is_bf16_supported"):
         return False
-    with torch.device(kind, index):
+    with module.device(index):  # the question is about the device in use
         try:
-            return bool(supported(including_emulation=False))
+            return bool(module.is_bf16_supported(including_emulation=False))
         except TypeError:  # a backend that has no emulation to leave out
-            return bool(supported())
+            return bool(module.is_bf16_supported())
 
 
 def _memory(kind: str, index: int) -> int:
