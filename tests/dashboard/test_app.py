@@ -110,6 +110,14 @@ def test_difference_lists_only_what_differs(tmp_path: Path, make_run: MakeRun) -
     assert answer["num_same"] == 2
 
 
+def test_difference_in_the_last_digit_is_a_difference(tmp_path: Path, make_run: MakeRun) -> None:
+    """Settings are compared and shown with every digit."""
+    make_run("a", lr=0.1)
+    make_run("b", lr=0.1 + 2**-55)
+    answer = client(tmp_path).get("/api/diff?id=a&id=b").json()
+    assert answer["rows"] == [["optimizer.lr", ["0.1", "0.10000000000000003"]]]
+
+
 def test_log_is_text_page_by_page(tmp_path: Path, make_run: MakeRun) -> None:
     """The newest page ends with the newest record."""
     make_run("a")

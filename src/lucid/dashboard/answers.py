@@ -200,7 +200,7 @@ class Answers:
             }
             columns.append({**config, **{f"environment.{key}": value for key, value in kept.items()}})
         keys = list(dict.fromkeys(key for column in columns for key in column))
-        rows = [(key, [words.text_of(column[key]) if key in column else "—" for column in columns]) for key in keys]
+        rows = [(key, [words.exact(column[key]) if key in column else "—" for column in columns]) for key in keys]
         return {"ids": names, "rows": [row for row in rows if len(set(row[1])) > 1], "num_same": _num_same(rows)}
 
     def _reader(self, place: Path) -> Reader:
@@ -241,7 +241,7 @@ def _table(content: Any) -> list[tuple[str, str]]:
     """Return a file's content as rows; one that could not be parsed as one row of text."""
     if content is None:
         return []
-    return [(key, words.text_of(value)) for key, value in words.flat(content).items()]
+    return [(key, words.exact(value)) for key, value in words.flat(content).items()]
 
 
 def _shown(value: Any) -> dict[str, Any]:

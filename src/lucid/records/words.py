@@ -118,6 +118,22 @@ def pairs(info: Mapping[str, Any], labels: Mapping[str, str]) -> list[tuple[str,
     return [(labels.get(key, key.replace("_", " ")), text_of(info[key])) for key in shown]
 
 
+def exact(value: Any) -> str:
+    """Return a setting as it is, every digit of it; lists by comma.
+
+    Example:
+        >>> exact(0.1000001), exact(12345), exact(True), exact([1, "a"]), exact(None)
+        ('0.1000001', '12345', 'true', '1, a', 'none')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ", ".join(map(exact, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {exact(item)}" for key, item in value.items())
+    return "none" if value is None else str(value)
+
+
 def _says_nothing(key: str, info: Mapping[str, Any]) -> bool:
     if key == "trainable_parameters":
         return bool(info[key] == info.get("parameters"))
@@ -220,7 +236,7 @@ def change_text(change: Any) -> str:
     """Return one entry of a `resume` record's `changes` as `setting: was -> now (rule)`."""
     if not isinstance(change, Mapping):
         return str(change)
-    was, now = text_of(change.get("was")), text_of(change.get("now"))
+    was, now = exact(change.get("was")), exact(change.get("now"))
     rule = f" ({change['rule']})" if change.get("rule") else ""
     return f"{change.get('setting', '?')}: {was} -> {now}{rule}"
 

@@ -139,7 +139,7 @@ class LiveReport:
             for name in ("setting", "was", "now", "rule"):
                 table.add_column(name)
             for change in changes:
-                table.add_row(*(Text(words.text_of(change.get(key))) for key in ("setting", "was", "now", "rule")))
+                table.add_row(*(Text(words.exact(change.get(key))) for key in ("setting", "was", "now", "rule")))
             self._console.print(table)
         if "total_steps" in record.info:  # the plan of this process stands in it
             self._on_plan(record)

@@ -118,7 +118,7 @@ def tables(run: Run) -> str:
 
 
 def _flat(content: Any) -> list[tuple[str, str]]:
-    return [(key, words.text_of(value)) for key, value in words.flat(content).items()]
+    return [(key, words.exact(value)) for key, value in words.flat(content).items()]
 
 
 def _section(heading: str, body: str) -> str:
