@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import lucid.report.page as page_module
 from browser import open_page
 from lucid import assets
 from lucid.errors import RecordError
@@ -99,6 +100,18 @@ def test_page_of_a_long_run_stays_small_and_keeps_the_spike(tmp_path: Path) -> N
     points = data_of(path)[0]["lines"][0]["points"]
     assert len(points["y"]) <= 2000
     assert points["step"][points["y"].index(99.0)] == 12_345
+
+
+def test_records_are_read_piece_by_piece_and_log_records_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory does not grow with the length of a run: of 10,000 records 2 are kept, and every point is in its curve."""
+    lines = [Record("log", step, 1, 0.0, {"train/loss": 1.0}).to_line() for step in range(1, 10_000)]
+    (tmp_path / "records.jsonl").write_text(Record("plan", 0).to_line() + "".join(lines))
+    monkeypatch.setattr(page_module, "_PIECE_BYTES", 10_000)
+    run = page_module.read_run(tmp_path)
+    assert [(record.kind, record.step) for record in run.records] == [("plan", 0), ("log", 9_999)]
+    assert len(run.curves.numbers("train/loss")) == 9_999
 
 
 def test_page_without_plotly_says_what_to_install(

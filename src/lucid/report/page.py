@@ -16,13 +16,14 @@ from typing import Any
 
 from lucid import assets
 from lucid.errors import RecordError
-from lucid.records import tail
-from lucid.records.curves import collect
+from lucid.records import Record, tail
+from lucid.records.curves import Curves
 from lucid.report.page_charts import charts
 from lucid.report.page_tables import Run, cards, subtitle, tables, title
 from lucid.report.page_test import test_section
 
 FILE_NAME = "report.html"
+_PIECE_BYTES = 1 << 20
 _HERE = Path(__file__).parent
 
 
@@ -58,11 +59,9 @@ def page(folder: Path, plotly: str) -> str:
         folder: of the run.
         plotly: the script that draws.
     """
-    records = folder / "records.jsonl"
-    if not records.is_file():
+    if not (folder / "records.jsonl").is_file():
         raise RecordError(f"{folder} must hold records.jsonl, it does not: give the folder of a run.")
-    found = tail(records)
-    run = Run(folder, found.records, collect(found.records), len(found.broken))
+    run = read_run(folder)
     return _fill(
         (_HERE / "page.html").read_text(encoding="utf-8"),
         {
@@ -77,6 +76,26 @@ def page(folder: Path, plotly: str) -> str:
             "plotly": plotly.replace("</script", "<\\/script"),
         },
     )
+
+
+def read_run(folder: Path) -> Run:
+    """Read the records of a run piece by piece. Of `log` records only the curves are kept, and the last one."""
+    curves, kept, num_broken, offset = Curves(), [], 0, 0
+    last_log: Record | None = None
+    while True:
+        found = tail(folder / "records.jsonl", offset, _PIECE_BYTES)
+        if found.offset == offset:
+            break
+        offset = found.offset
+        num_broken += len(found.broken)
+        for record in found.records:
+            curves.add(record)
+            if record.kind == "log":
+                last_log = record
+            else:
+                kept.append(record)
+                last_log = None
+    return Run(folder, kept if last_log is None else [*kept, last_log], curves, num_broken)
 
 
 def script_data(value: Any) -> str:

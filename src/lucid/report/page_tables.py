@@ -21,7 +21,7 @@ _MAX_TEXT_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Run:
-    """What is known of a run."""
+    """What is known of a run. Of its `log` records only the last is kept, if nothing came after it."""
 
     folder: Path
     records: list[Record]
