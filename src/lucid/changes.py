@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lucid.errors import ResumeError
 from lucid.state import TrainState
@@ -77,10 +80,15 @@ def rule_for(setting: str) -> str:
 
 def compare(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     """Return every setting that differs between two flat descriptions, in the order of the second."""
-    names = [*now, *(name for name in was if name not in now)]
+    names = [name for name in dict.fromkeys([*now, *was]) if was.get(name) != now.get(name)]
+    is_longer = any(name in _LENGTH for name in names)  # then a schedule made from the total has another one
     return [
-        Change(name, was.get(name), now.get(name), rule_for(name)) for name in names if was.get(name) != now.get(name)
-    ]
+        Change(
+            name, was.get(name), now.get(name),
+            TAKES_EFFECT if is_longer and name.startswith("scheduler.") and name.count(".") > 1 else rule_for(name),
+        )
+        for name in names
+    ]  # fmt: skip
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -132,36 +140,101 @@ def optimizer_settings(optimizers: tuple[Optimizer, ...]) -> dict[str, Any]:
     return flat
 
 
-def hyperparameters(optimizers: tuple[Optimizer, ...]) -> list[list[dict[str, Any]]]:
-    """Return the settings of each group of each optimizer, without its parameters."""
-    return [
-        [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-        for optimizer in optimizers
-    ]
+def scheduler_settings(schedulers: Sequence[Any]) -> dict[str, Any]:
+    """Return class and settings of each schedule as given at its making, flat."""
+    flat: dict[str, Any] = {}
+    for number, scheduler in enumerate(schedulers):
+        flat[str(number)] = type(scheduler).__name__
+        _flatten_schedule(scheduler.state_dict(), f"{number}.", flat)
+    return flat
 
 
-def set_hyperparameters(state: TrainState, changes: list[Change], now: list[list[dict[str, Any]]]) -> None:
-    """Let accepted changes of optimizer settings take effect in a state that was just loaded.
+def _flatten_schedule(state: Mapping[str, Any], prefix: str, flat: dict[str, Any]) -> None:
+    for index, inner in enumerate(state.get("_schedulers", ())):
+        _flatten_schedule(inner, f"{prefix}{index}.", flat)
+    for name, value in state.items():
+        items = value if isinstance(value, list | tuple) else [value]
+        plain = all(isinstance(item, int | float | str | bool) for item in items)
+        if plain and name not in _POSITION and (not name.startswith("_") or name == "_milestones"):
+            flat[f"{prefix}{name}"] = _plain(value)
 
-    A new learning rate scales what the schedule has made of the old one, so the schedule goes on with it.
+
+# What moves while a schedule runs, or follows from the optimizer's settings.
+_POSITION = (
+    "last_epoch", "base_lrs", "base_momentums", "max_momentums", "max_lrs", "other_bases", "best", "num_bad_epochs",
+    "cooldown_counter", "T_cur", "T_i", "mode_worse", "optimizer",
+)  # fmt: skip
+
+
+class Given:
+    """Settings of optimizers and schedules as they were given, kept while a checkpoint is loaded over them.
 
     Args:
-        state: as the checkpoint has it.
-        changes: all that differs.
-        now: what `hyperparameters` returned before the load.
+        state: fresh, before the load.
     """
-    changed = {change.setting.rpartition(".")[2] for change in changes if change.setting.startswith("optimizer.")}
-    for optimizer, groups in zip(state.optimizers, now, strict=True):
-        for group, values in zip(optimizer.param_groups, groups, strict=False):
-            for name in changed & set(values) - {"lr"}:
-                group[name] = values[name]
-            if "lr" in changed:
-                wanted, had = values.get("initial_lr", values["lr"]), group.get("initial_lr", group["lr"])
-                if "initial_lr" in group:
-                    group["initial_lr"] = wanted
-                group["lr"] = group["lr"] * (wanted / had) if had else wanted
-    for scheduler in state.schedulers if "lr" in changed else ():
-        _set_base_lrs(scheduler)
+
+    def __init__(self, state: TrainState) -> None:
+        self._groups = [
+            [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+            for optimizer in state.optimizers
+        ]
+        self._schedules = [copy.deepcopy(scheduler.state_dict()) for scheduler in state.schedulers]
+
+    def take_effect(self, state: TrainState, changes: list[Change]) -> None:
+        """Let what differs, and was not refused, take effect in a state that was just loaded.
+
+        A new learning rate scales what a schedule has made of the old one. Where the schedule itself, or the length of
+        the run, is another, the schedule is gone through again up to where it stands: from there on it is as if the run
+        had always been the new one.
+        """
+        changed = {change.setting.rpartition(".")[2] for change in changes if change.setting.startswith("optimizer.")}
+        for optimizer, groups in zip(state.optimizers, self._groups, strict=True):
+            for group, values in zip(optimizer.param_groups, groups, strict=False):
+                _set_group(group, values, changed)
+        for scheduler in state.schedulers if "lr" in changed else ():
+            _set_base_lrs(scheduler)
+        if any(change.setting in _LENGTH or change.setting.startswith("scheduler.") for change in changes):
+            self._go_through_again(state)
+
+    def _go_through_again(self, state: TrainState) -> None:
+        pairs = [
+            (scheduler, fresh)
+            for scheduler, fresh in zip(state.schedulers, self._schedules, strict=True)
+            if not isinstance(scheduler, ReduceLROnPlateau)
+        ]
+        steps = [_steps_done(scheduler) for scheduler, _ in pairs]
+        moved = {id(scheduler.optimizer) for scheduler, _ in pairs}
+        for optimizer, groups in zip(state.optimizers, self._groups, strict=True):
+            for group, values in zip(optimizer.param_groups, groups, strict=False):
+                if id(optimizer) in moved:
+                    group.update({name: values[name] for name in _MOVED_BY_SCHEDULES if name in values})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of a schedule that is stepped before its optimizer
+            for (scheduler, fresh), count in zip(pairs, steps, strict=True):
+                scheduler.load_state_dict(fresh)
+                for _ in range(count):
+                    scheduler.step()
+
+
+_LENGTH = ("train.epochs", "train.max_steps")
+_MOVED_BY_SCHEDULES = (
+    "lr", "initial_lr", "momentum", "betas", "max_lr", "min_lr", "max_momentum", "base_momentum",
+)  # fmt: skip
+
+
+def _steps_done(scheduler: Any) -> int:
+    inner = getattr(scheduler, "_schedulers", None)
+    return int(scheduler.last_epoch) if hasattr(scheduler, "last_epoch") else _steps_done(inner[0])  # type: ignore[index]
+
+
+def _set_group(group: dict[str, Any], values: dict[str, Any], changed: set[str]) -> None:
+    for name in changed & set(values) - {"lr"}:
+        group[name] = values[name]
+    if "lr" in changed:
+        wanted, had = values.get("initial_lr", values["lr"]), group.get("initial_lr", group["lr"])
+        if "initial_lr" in group:
+            group["initial_lr"] = wanted
+        group["lr"] = group["lr"] * (wanted / had) if had else wanted
 
 
 def _set_base_lrs(scheduler: Any) -> None:

@@ -212,10 +212,10 @@ class Session:
         found = changes.compare(self.store.load(entry, select="compared"), self.compared)
         if self.state.config.changes == "refuse":
             changes.refuse(found, str(entry.path))
-        now = changes.hyperparameters(self.state.optimizers)
+        given = changes.Given(self.state)
         live = {"model": model_state(self.state.model)}  # read in place: no second copy of the weights
         self.take(self.store.load_into(entry, live, strict=False))
-        changes.set_hyperparameters(self.state, found, now)
+        given.take_effect(self.state, found)
         self._go_on(found)
         return True
 
@@ -256,7 +256,7 @@ class Session:
         """Return the settings that a resume compares."""
         flat = changes.flatten(self.settings)
         flat |= {f"optimizer.{k}": v for k, v in changes.optimizer_settings(self.state.optimizers).items()}
-        flat |= {f"scheduler.{i}": type(s).__name__ for i, s in enumerate(self.state.schedulers)}
+        flat |= {f"scheduler.{k}": v for k, v in changes.scheduler_settings(self.state.schedulers).items()}
         flat |= {f"data.{name}": value for name, value in self.feed.fingerprint().items()}
         flat |= {f"callbacks.{name}": "there" for name in self.callbacks.names()}
         flat |= {f"environment.{k}": v for k, v in environment.comparable(self.environment).items()}
