@@ -245,6 +245,24 @@ def test_rollback_works_in_a_hand_written_loop(tmp_path: Path) -> None:
     assert len(records(tmp_path / "b", "resume")) == 1
 
 
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """The rows as a stream that can only be read from its beginning."""
+
+    def __iter__(self) -> Any:
+        return iter(loader().dataset)
+
+
+def test_rollback_takes_a_stream_back(tmp_path: Path) -> None:
+    """A stream is read again up to the checkpoint; the bits are those of rows with numbers, which a stream lacks."""
+    rows, stream = make((17,), run_dir=tmp_path / "a", non_finite="rollback"), make((17,), run_dir=tmp_path / "b",
+                                                                                    non_finite="rollback")  # fmt: skip
+    rows.fit(loader())
+    stream.fit(lucid.utils.data.Feed(DataLoader(Stream(), batch_size=4), on_stream="skip"))
+    assert same(weights(rows), weights(stream))
+    (skip,) = records(tmp_path / "b", "skip")
+    assert (skip["step"], "rows" in skip["info"]) == (5, False)
+
+
 def test_rollback_gives_up_after_three(tmp_path: Path) -> None:
     """The fourth bad window ends the run with an error."""
     trainer = make((5, 13, 21, 29), run_dir=tmp_path, non_finite="rollback")

@@ -154,7 +154,10 @@ def test_split_keeps_types_and_rows() -> None:
     assert second.x.tolist() == [2, 3, 4]
     assert [part.tolist() for part in split(x, 99)] == [[0], [1], [2], [3], [4]]
     assert resized(x, 7).tolist() == [0, 1, 2, 3, 4, 0, 1]
-    assert not is_divisible((x, torch.zeros(3)))
+    odd = (torch.zeros(3), x)
+    assert not is_divisible(odd)
+    (whole,) = split(odd, 2)
+    assert [len(part) for part in whole] == [3, 5]
 
 
 def test_what_counts_as_out_of_memory() -> None:

@@ -123,6 +123,7 @@ def test_a_short_last_window_is_the_mean_of_what_it_holds() -> None:
     assert [gradient[0] for gradient in watch.gradients] == [2.0, 6.0, 9.0] * 2
     assert trainer.plan(data).total_steps == 6
     assert trainer.plan(data).short_window == 1
+    assert trainer.plan(data).notes() == ["the last step of an epoch has 1 of 2 micro-batches and is their mean"]
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
 
@@ -131,6 +132,7 @@ def test_a_window_longer_than_the_epoch_ends_with_it() -> None:
     data = batches([1.0, 0.0], [3.0, 0.0], [8.0, 0.0])
     trainer, watch = run(Dot(), data, gradient_accumulation_steps=4, epochs=2)
     assert [gradient[0] for gradient in watch.gradients] == [4.0, 4.0]
+    assert trainer.plan(data).notes() == ["every step has 3 micro-batches, not 4: the epoch has no more"]
     assert trainer.plan(data).total_steps == 2
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,15 +38,15 @@ class Guard:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._turn = 0
-        self._bundle: Path | None = None
+        self._source: Generator[Window, None, None] | None = None
         if session.state.config.non_finite == "rollback" and session.run_dir is None:
             raise ConfigError('train.non_finite="rollback" must have a run_dir: it goes back to a checkpoint in it.')
 
     def begin(self) -> None:
         """Make sure that there is a checkpoint to go back to."""
-        session = self._session
-        if session.state.config.non_finite == "rollback" and session.store is not None and not session.store.latest():
-            session.save(session.state, Window([], 0, 0, False))
+        session, state = self._session, self._session.state
+        if state.config.non_finite == "rollback" and session.store is not None and state.saved_step is None:
+            session.save(state, Window([], 0, 0, False))
 
     def explain(self, state: TrainState, window: Window, result: StepResult) -> dict[str, Any]:
         """Return what is known of a step that was left out, and leave a bundle to replay it."""
@@ -107,6 +107,8 @@ class Guard:
         entry = session.store.latest()
         if entry is None:
             raise NonFiniteError(f"no good checkpoint is left to go back to after {where}.")
+        if self._source is not None:
+            self._source.close()  # before a stream is told where to go on
         rollbacks = state.progress.rollbacks + 1
         omitted = [*state.progress.omitted, [window.epoch, window.start]]
         session.take(session.store.load(entry))
@@ -123,15 +125,15 @@ class Guard:
         state, config = session.state, session.state.config
         while turn != self._turn:
             turn = self._turn
-            source = windows(session.feed, state.progress, config.gradient_accumulation_steps, config.epochs)
-            for window in source:
+            self._source = windows(session.feed, state.progress, config.gradient_accumulation_steps, config.epochs)
+            for window in self._source:
                 if [window.epoch, window.start] in state.progress.omitted:
                     self._omit(window)
                 else:
                     yield window
                 if turn != self._turn or is_over(state, session.plan):
                     break
-            source.close()  # type: ignore[attr-defined]  # a generator: workers of the data end here
+            self._source.close()  # workers of the data end here
 
     def _omit(self, window: Window) -> None:
         """Count a window that is left out for good as a step that was left out."""

@@ -35,7 +35,7 @@ def cut(window: Window, halvings: int) -> Window:
 
 def joined(losses: list[Tensor], window: Window, halvings: int) -> list[Tensor]:
     """Return one loss for each micro-batch, bad if one of its pieces is."""
-    sizes = [min(2**halvings, rows) for rows in window.rows]
+    sizes = [len(_bounds(batch, 2**halvings)) - 1 for batch in window.batches]
     return [part.sum() for part in torch.stack(losses).split(sizes)]
 
 
@@ -88,10 +88,18 @@ def in_halves(function: Callable[[Any], Any], batch: Any) -> Iterator[tuple[Any,
 
 
 def split(batch: Any, pieces: int) -> list[Any]:
-    """Return the rows of a batch in this many pieces of nearly equal size, or in single rows if there are fewer."""
+    """Return the rows of a batch in this many pieces of nearly equal size, or in single rows if there are fewer.
+
+    A batch with tensors of another length than its rows stays whole.
+    """
+    bounds = _bounds(batch, pieces)
+    return [batch] if len(bounds) == 2 else [take(batch, range(start, end)) for start, end in pairwise(bounds)]
+
+
+def _bounds(batch: Any, pieces: int) -> list[int]:
     rows = num_rows(batch)
-    bounds = torch.linspace(0, rows, min(pieces, rows) + 1).round().int().tolist()
-    return [take(batch, range(start, end)) for start, end in pairwise(bounds)]
+    pieces = min(pieces, rows) if is_divisible(batch) else 1
+    return [round(rows * index / pieces) for index in range(pieces + 1)]
 
 
 def resized(batch: Any, rows: int) -> Any:

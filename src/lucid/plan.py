@@ -42,6 +42,15 @@ class Plan:
         """Micro-batches in the short last window of an epoch; 0 if all windows are whole."""
         return 0 if self.batches_per_epoch is None else self.batches_per_epoch % self.accumulation
 
+    def notes(self) -> list[str]:
+        """Return what is out of the ordinary about the windows, in words."""
+        short, total = self.short_window, self.batches_per_epoch
+        if not short:
+            return []
+        if total is not None and total < self.accumulation:
+            return [f"every step has {short} micro-batches, not {self.accumulation}: the epoch has no more"]
+        return [f"the last step of an epoch has {short} of {self.accumulation} micro-batches and is their mean"]
+
     def is_due(self, every: Every, step: int, last_in_epoch: bool, last: bool) -> bool:
         """Whether something that happens `every` so often happens after this step; the last step is always due."""
         if last:

@@ -166,7 +166,7 @@ class Trainer:
             run_dir=self.run_dir,
             reports=self.reports,
             settings={**self.extra_config, "train": self.config.to_dict()},
-            facts=self._facts(feed),
+            facts=self._facts(feed, plan),
         )
 
     def _train_feed(self, loader: Any) -> Feed:
@@ -209,7 +209,7 @@ class Trainer:
                 f"train.monitor must be one of {', '.join(known)}, got {monitor!r}.{nearest(monitor, known)}"
             )
 
-    def _facts(self, feed: Feed) -> dict[str, Any]:
+    def _facts(self, feed: Feed, plan: Plan) -> dict[str, Any]:
         parameters = list(self.model.parameters())
         return {
             "model": type(self.model).__name__,
@@ -221,7 +221,7 @@ class Trainer:
             "device": str(self.device),
             "precision": self.precision.mode,
             "loss_is_mean_over": self.forward.rule,
-            "notes": [*feed.notes(), *self._step.notes],
+            "notes": [*plan.notes(), *feed.notes(), *self._step.notes],
             "run_dir": None if self.run_dir is None else str(self.run_dir),
         }
 

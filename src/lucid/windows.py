@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -62,7 +62,7 @@ class Window:
         self.rows = [num_rows(batch) for batch in self.batches]
 
 
-def windows(feed: Feed, progress: Progress, size: int, epochs: int | None = None) -> Iterator[Window]:
+def windows(feed: Feed, progress: Progress, size: int, epochs: int | None = None) -> Generator[Window, None, None]:
     """Yield the windows that follow `progress`, epoch after epoch, and never read a row before it.
 
     Args:
