@@ -86,11 +86,14 @@ def raw_write(path: Path, buffer: Buffer, threads: int = 2, block: int = 4 << 20
     os.close(fd)
 
 
-def timed(action: Callable[[], object]) -> float:
-    """Return wall seconds."""
-    start = time.perf_counter()
+Times = dict[str, tuple[float, float]]
+
+
+def timed(action: Callable[[], object]) -> tuple[float, float]:
+    """Return wall seconds, and CPU seconds of this process."""
+    start, used = time.perf_counter(), time.process_time()
     action()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - used
 
 
 class Round:
@@ -115,10 +118,9 @@ class Round:
     def fresh(self, name: str) -> Path:
         path = self.folder / name
         path.unlink(missing_ok=True)
-        os.sync()
         return path
 
-    def saving(self) -> dict[str, float]:
+    def saving(self) -> Times:
         """Return seconds of each way to save."""
         raw, ours, pt, st = (self.fresh(name) for name in ("raw", "ours.lcs", "ours.pt", "ours.safetensors"))
         return {
@@ -128,7 +130,7 @@ class Round:
             "save_file": timed(lambda: flushed(st, lambda: safetensors.torch.save_file(self.flat, st))),
         }
 
-    def stall(self) -> dict[str, float]:
+    def stall(self) -> Times:
         """Return the stall of an asynchronous save, and the time of one warm copy of as many bytes."""
         self.step += 1
         copy = timed(lambda: np.copyto(self.target, self.source))
@@ -136,7 +138,7 @@ class Round:
         self.store.wait()
         return {"stall": stall, "copy": copy}
 
-    def restoring(self) -> dict[str, float]:
+    def restoring(self) -> Times:
         """Return seconds of each way to fill live tensors from a warm file."""
         ours, pt = self.folder / "ours.lcs", self.folder / "ours.pt"
         for path in (ours, pt):
@@ -154,7 +156,7 @@ class Round:
         return times
 
 
-def many_tensors(folder: Path, count: int) -> dict[str, float]:
+def many_tensors(folder: Path, count: int) -> Times:
     """Return seconds for a state of very many small tensors, page cache only."""
     flat = {f"layers.{n}.weight": torch.randn(50) for n in range(count)}
     ours, pt, st = folder / "many.lcs", folder / "many.pt", folder / "many.safetensors"
@@ -190,12 +192,37 @@ def _resident(field: str) -> int:
     raise RuntimeError(f"no {field} in /proc/self/status")
 
 
-def ratio(rounds: list[dict[str, float]], ours: str, theirs: str) -> float:
-    return statistics.median(times[ours] / times[theirs] for times in rounds)
+def ratio(rounds: list[Times], ours: str, theirs: str, column: int = 0) -> float:
+    """Return the median over the rounds of ours / theirs."""
+    return statistics.median(times[ours][column] / max(times[theirs][column], 1e-9) for times in rounds)
 
 
-def measure(megabytes: float, layers: int, rounds: int, folder: Path, rows: list[tuple[str, float, str]]) -> None:
-    """Run all rounds on one state and add the rows of the table."""
+class Table:
+    """The rows of the result: ratio of wall times, ratio of CPU times, target."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, float, float | None, str]] = []
+
+    def add(self, what: str, rounds: list[Times], ours: str, theirs: str, target: str) -> None:
+        """Add a ratio of two things that were timed in the same rounds."""
+        wall, cpu = ratio(rounds, ours, theirs), ratio(rounds, ours, theirs, 1)
+        self.rows.append((what, wall, cpu, target))
+
+    def show(self) -> None:
+        """Print the table."""
+        print("\n| what | wall | CPU | target (wall) |\n|---|---|---|---|")
+        for what, wall, cpu, target in self.rows:
+            print(f"| {what} | {wall:.2f} | {'' if cpu is None else f'{cpu:.2f}'} | {target} |")
+
+
+def show_seconds(label: str, rounds: list[Times]) -> None:
+    """Print the medians of the seconds themselves."""
+    medians = {key: round(statistics.median(times[key][0] for times in rounds), 4) for key in rounds[0]}
+    print(f"  {label}, median wall seconds: {medians}", flush=True)
+
+
+def measure(megabytes: float, layers: int, rounds: int, folder: Path, table: Table) -> None:
+    """Run all rounds on one state and add its rows to the table."""
     bench = Round(training_state(megabytes, layers), folder)
     label = f"{bench.bytes / 1e6:.0f} MB, {len(bench.flat)} tensors"
     bench.stall()  # the first save makes the arena
@@ -205,23 +232,21 @@ def measure(megabytes: float, layers: int, rounds: int, folder: Path, rows: list
         stalls.append(bench.stall())
         restores.append(bench.restoring())
     bench.store.close()
+    table.add(f"{label}: save / torch.save + fsync", saves, "save", "torch.save", "<= 0.6")
+    table.add(f"{label}: save / safetensors + fsync", saves, "save", "save_file", "<= 0.8")
+    table.add(f"{label}: save / raw direct write + fsync", saves, "save", "raw", "<= 1.3")
     allowed = 50e-6 * len(bench.flat)
-    over = statistics.median((t["stall"] - allowed) / t["copy"] for t in stalls)
-    rows += [
-        (f"{label}: save / torch.save + fsync", ratio(saves, "save", "torch.save"), "<= 0.6"),
-        (f"{label}: save / safetensors + fsync", ratio(saves, "save", "save_file"), "<= 0.8"),
-        (f"{label}: save / raw direct write + fsync", ratio(saves, "save", "raw"), "<= 1.3"),
-        (f"{label}: (stall - 50 us a tensor) / one warm copy", over, "<= 1.3"),
-        (f"{label}: load_into / torch.load + copy", ratio(restores, "load_into", "torch.load + copy"), "<= 0.3"),
-        (f"{label}: load_into / the same unverified", ratio(restores, "load_into", "unverified"), "<= 1.25"),
-    ]
+    over = [statistics.median(max(t["stall"][c] - allowed, 0) / t["copy"][c] for t in stalls) for c in (0, 1)]
+    table.rows.append((f"{label}: (stall - 50 us a tensor) / one warm copy", over[0], over[1], "<= 1.3"))
+    table.add(f"{label}: load_into / torch.load + copy", restores, "load_into", "torch.load + copy", "<= 0.3")
+    table.add(f"{label}: load_into / the same unverified", restores, "load_into", "unverified", "<= 1.25")
     for name, times in (("save", saves), ("stall", stalls), ("restore", restores)):
-        medians = {key: round(statistics.median(t[key] for t in times), 3) for key in times[0]}
-        print(f"  {label}, {name}, median seconds: {medians}")
+        show_seconds(f"{label}, {name}", times)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    """Run everything and print the table."""
+    parser = argparse.ArgumentParser(description="Ratios of saving and restoring a training state.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=float, default=1200)
     parser.add_argument("--dir", type=Path, default=None, help="folder on the disk to measure")
@@ -229,28 +254,26 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("error")
     torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    rows: list[tuple[str, float, str]] = []
+    print(f"torch {torch.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+    table = Table()
     spawn = multiprocessing.get_context("spawn")
     for what in ("save", "load_into"):
         answer = spawn.Queue()
         process = spawn.Process(target=peak_memory, args=(what, 300, answer))
         process.start()
-        rows.append((f"extra memory of {what}, MiB", answer.get(), "<= 20 (16 + one strided tensor)"))
+        table.rows.append((f"extra memory of {what}, MiB", answer.get(), None, "<= 20 (16 + one strided tensor)"))
         process.join()
     with tempfile.TemporaryDirectory(dir=options.dir) as name:
-        measure(20, 15, options.rounds * 3, Path(name), rows)
+        measure(20, 11, options.rounds * 3, Path(name), table)
     with tempfile.TemporaryDirectory(dir=options.dir) as name:
         many = [many_tensors(Path(name), 100_000) for _ in range(min(options.rounds, 3))]
-    rows.append(("100,000 tensors: save / safetensors + fsync", ratio(many, "save", "save_file"), "<= 1"))
-    rows.append(("100,000 tensors: load / torch.load", ratio(many, "load", "torch.load"), "<= 0.3"))
+    table.add("100,000 tensors: save / safetensors + fsync", many, "save", "save_file", "<= 1")
+    table.add("100,000 tensors: load / torch.load", many, "load", "torch.load", "<= 0.3")
     with tempfile.TemporaryDirectory(dir=options.dir) as name:
-        measure(options.megabytes, 28, options.rounds, Path(name), rows)
-    print("\n| what | measured | target |\n|---|---|---|")
-    for what, value, target in rows:
-        print(f"| {what} | {value:.2f} | {target} |")
+        measure(options.megabytes, 28, options.rounds, Path(name), table)
+    table.show()
     if options.json:
-        options.json.write_text(json.dumps([{"what": w, "measured": v, "target": t} for w, v, t in rows], indent=1))
+        options.json.write_text(json.dumps(table.rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -231,6 +231,15 @@ def alias_of_an_alias(p: Parts) -> None:
     p.manifest["tensors"][at] = [None, 0, {"alias": {**ALIAS, "i": at}}]
 
 
+@attack
+def alias_of_an_alias_with_a_name(p: Parts) -> None:
+    """A view whose base is a view that also names a stored tensor."""
+    at, base = index(p, "view"), index(p, "t")
+    p.manifest["tensors"][base] = ["w", 0, {"alias": {**ALIAS, "i": index(p, "w")}}]
+    p.manifest["tensors"][at] = [None, 0, {"alias": {**ALIAS, "i": base}}]
+    p.manifest["tree"] = {"$": "t", "i": at}
+
+
 def tree(node: Any) -> Attack:
     """Return an attack that replaces the tree."""
 
@@ -300,9 +309,9 @@ def gradient_of_integers(p: Parts) -> None:
 
 @attack
 def bytes_of_an_expanded_view(p: Parts) -> None:
-    """A view of 2^40 elements over one, turned into a byte string."""
+    """A view of 2^28 elements over one, turned into a byte string."""
     at = index(p, "view")
-    p.manifest["tensors"][at][2]["alias"].update(shape=[1 << 40], stride=[0], dt="uint8")
+    p.manifest["tensors"][at][2]["alias"].update(shape=[1 << 28], stride=[0], dt="uint8")
     p.manifest["tree"] = {"$": "bytes", "i": at}
 
 

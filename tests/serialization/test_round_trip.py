@@ -123,10 +123,21 @@ def test_module_versions_of_a_state_dict_are_kept() -> None:
     assert unpacked(packed(state))._metadata == state._metadata
 
 
-def test_bytes_do_not_depend_on_the_order_of_sets() -> None:
-    """The same set built in two orders gives the same file."""
+@pytest.mark.parametrize("kind", ["text", "long", "nested"])
+def test_bytes_do_not_depend_on_the_order_of_sets(kind: str) -> None:
+    """The same set built in two orders gives the same file: of text, of members stored as data, of sets."""
     names = [f"name{n}" for n in range(50)]
-    assert packed(set(names)) == packed(set(reversed(names)))
+    if kind == "text":
+        first, second = set(names), set(reversed(names))
+    elif kind == "long":
+        long = [name.encode() * 99 for name in names]
+        first, second = set(long), set(reversed(long))
+    else:
+        first = {frozenset(names[n:]) for n in range(20)}
+        second = {frozenset(reversed(names[n:])) for n in range(19, -1, -1)}
+    assert first == second
+    assert list(map(repr, first)) != list(map(repr, second))  # else this shows nothing
+    assert packed(first) == packed(second)
 
 
 def test_classes_come_back_without_running_their_code() -> None:

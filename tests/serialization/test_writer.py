@@ -279,6 +279,7 @@ def test_number_of_threads_does_not_change_the_bytes(
     """One thread or eight, direct or through the page cache: the same file."""
     for threads in (1, 8):
         monkeypatch.setattr(writer, "THREADS", threads)
+        monkeypatch.setattr(writer, "SHARE", 1 << 20)
         save(OLD, old.with_name("b.lcs"))
         assert old.with_name("b.lcs").read_bytes() == old.read_bytes()
 

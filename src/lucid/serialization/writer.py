@@ -17,7 +17,8 @@ from lucid.serialization.plan import Plan
 from lucid.serialization.sources import Data
 
 BLOCK = memory.BLOCK
-THREADS = 4  # while some wait for the disk the others copy and hash
+THREADS = 4  # at most: while some wait for the disk the others copy and hash
+SHARE = 16 << 20  # bytes for each thread; a smaller state is not worth a second one
 DIRECT_FROM = 1 << 20  # below that the page cache is as fast
 
 
@@ -82,8 +83,7 @@ class _Blocks:
 
     def run(self) -> list[int]:
         """Write all blocks and return their checksums."""
-        blocks = -(-self._plan.data_size // BLOCK)
-        run_threads(self._work, min(THREADS, blocks))
+        run_threads(self._work, max(1, min(THREADS, self._plan.data_size // SHARE)))
         if self._error is not None:
             raise self._error
         return self._table
