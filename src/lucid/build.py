@@ -66,6 +66,7 @@ def build(
     """
     rng.seed_all(config.train.seed)
     data = build_data(config)
+    rng.seed_all(config.train.seed)  # weights follow the seed, whatever the data drew
     task = make_task(config.task, config.loss, data.task, data.transform_state)
     model = models.build(
         config.model.name, config.model.options, input_shape=data.input_shape, num_outputs=data.num_outputs

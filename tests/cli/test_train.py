@@ -39,8 +39,8 @@ def test_train_again_says_that_the_run_is_done(lucid: Lucid, flowers: str) -> No
     """And trains nothing."""
     lucid("train", flowers, "--console", "quiet")
     before = (RUN / "records.jsonl").read_bytes(), steps()
-    code, out, _ = lucid("train", flowers, "--console", "plain")
-    assert (code, before) == (0, ((RUN / "records.jsonl").read_bytes(), steps()))
+    code, out, err = lucid("train", flowers, "--console", "plain")
+    assert (code, err, before) == (0, "", ((RUN / "records.jsonl").read_bytes(), steps()))
     assert "Run flowers was done already" in out
 
 

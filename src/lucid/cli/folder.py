@@ -26,7 +26,7 @@ def check_folder(config: RunConfig) -> None:
     if not (folder / "config.toml").is_file():
         return
     old = {key: value for key, value in _read(folder).items() if key in to_dict(config)}
-    changes = diff(old, to_dict(config))
+    changes = [change for change in diff(old, to_dict(config)) if not _is_settled(change.key, config)]
     if not changes:
         return
     from lucid.changes import REFUSED, rule_for
@@ -40,6 +40,11 @@ def check_folder(config: RunConfig) -> None:
             f"`lucid resume {folder}`, or go on with the new settings with --train.changes accept."
         )
     print(text, file=sys.stderr)
+
+
+def _is_settled(key: str, config: RunConfig) -> bool:
+    """Whether a setting was left open and settled when the run was built."""
+    return key == "train.threads" and config.train.threads is None
 
 
 def _refuse_other_content(folder: Path) -> None:

@@ -71,7 +71,11 @@ def _set_up(lines: Lines, choices: Choices) -> None:
     lines.add(0, "def main():")
     if train.deterministic:
         lines.add(1, "torch.use_deterministic_algorithms(True)")
-    lines.add(1, "seed_all(SEED)  # weights", "train, validation, test = load_data()")
+    if train.threads is not None:
+        lines.add(1, f"torch.set_num_threads({train.threads})")
+    lines.add(1, "seed_all(SEED)", "train, validation, test = load_data()")
+    if not choices.in_memory:
+        lines.add(1, "seed_all(SEED)  # weights follow the seed, whatever the data drew")
     lines.add(1, "model = make_model()", "optimizer = make_optimizer(model)", "model.to(DEVICE)", "model.train()")
     lines.add(1, 'parameters = [p for group in optimizer.param_groups for p in group["params"]]')
     if train.compile:

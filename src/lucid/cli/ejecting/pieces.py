@@ -50,12 +50,20 @@ def _take_tensors() -> Code:
 def _take_rows() -> Code:
     return code(
         '''
+        def mix(base, key):
+            """The seed of a row, by the finalizer of splitmix64."""
+            mixed = (base + (key + 1) * 0x9E3779B97F4A7C15) & (2**64 - 1)
+            mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+            mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+            return mixed ^ (mixed >> 31)
+
+
         def take(data, rows, seed, epoch):
             """One batch on the device; what a row draws at random depends on (seed, epoch, row) alone."""
             before = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
             items = []
             for row in rows.tolist():
-                number = derive(derive(seed, "row", epoch), row, 0)
+                number = mix(derive(seed, "row", epoch), row)
                 torch.default_generator.manual_seed(number)
                 numpy.random.seed(number & (2**32 - 1))
                 random.seed(number)
