@@ -18,8 +18,9 @@ from torch.nn import functional as F
 from lucid.amp import Precision
 from lucid.config import TrainConfig
 from lucid.errors import LossError
+from lucid.evaluation import evaluate
 from lucid.losses import Supervised, UserStep
-from lucid.state import TrainState
+from lucid.state import Meters, TrainState
 from lucid.step import StepResult, TrainStep
 from lucid.windows import Window
 
@@ -239,6 +240,38 @@ def test_parts_that_come_and_go_are_refused() -> None:
 
     with pytest.raises(LossError, match=r"the same kinds of losses .* got parts with counts of their own \(a, b\)"):
         step_on(Net(), UserStep(step), [(inputs(2, 3),), (inputs(2, 3),)])
+
+
+@settings(max_examples=15, deadline=None)
+@given(sizes=CUTS, valid=VALID)
+def test_an_evaluation_has_one_denominator_per_part(sizes: list[int], valid: list[bool]) -> None:
+    """The evaluation's loss of a dict of losses does not depend on its batches."""
+    torch.manual_seed(3)
+    model, data = Net(), (inputs(20, 3), class_targets([True, *valid[1:]]))
+    values = [
+        evaluate(model, cut(data, parts), eval_step=UserStep(dict_of_three).evaluate)["eval/loss"]
+        for parts in (sizes, [sum(sizes)])
+    ]
+    assert values[0] == pytest.approx(values[1], rel=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("limit", [2, 3, 1024])
+def test_meters_are_means_over_everything_since_the_last_read(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Loss and parts weigh by their own counts, empty parts weigh nothing, folding changes nothing."""
+    monkeypatch.setattr(Meters, "LIMIT", limit)
+    meters = Meters()
+    for loss, count, part, number in [
+        (1.0, 2, 5.0, 1.0),
+        (4.0, 6, math.nan, 0.0),
+        (2.0, 2, 7.0, 3.0),
+        (0.0, 2, 1.0, 4.0),
+    ]:
+        parts = {"part": torch.tensor([part, number], dtype=torch.float64)}
+        meters.add(torch.tensor(loss), torch.tensor(loss), count, parts)
+    assert meters.read() == {
+        "train/loss": pytest.approx((2 + 24 + 4) / 12), "train/grad_norm": pytest.approx(7 / 4),
+        "train/part": pytest.approx((5 + 21 + 4) / 8),
+    }  # fmt: skip
 
 
 def test_apart_under_a_scaler_gives_the_fp32_gradient() -> None:

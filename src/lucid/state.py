@@ -54,6 +54,8 @@ class Meters:
     counts: list[Any] = field(default_factory=list)
     parts: list[dict[str, torch.Tensor]] = field(default_factory=list)
     """Mean and count of each logged part of each step, `(2,)`."""
+    folded: int = 0
+    """Steps that the first norm is the mean of, if there are more than one."""
 
     # Without a log record for long, results are folded so that memory does not grow with steps.
     LIMIT = 1024
@@ -74,18 +76,22 @@ class Meters:
             return {"train/loss": math.nan, "train/grad_norm": math.nan}
         names = ["train/loss", "train/grad_norm", *(f"train/{name}" for name in self._part_names())]
         values = dict(zip(names, torch.stack(self._means()).tolist(), strict=True))
-        self.losses, self.norms, self.counts, self.parts = [], [], [], []
+        self.losses, self.norms, self.counts, self.parts, self.folded = [], [], [], [], 0
         return values
 
     def _means(self) -> list[torch.Tensor]:
         counts = self._counts()
         total = counts.sum()
         means = [(torch.stack(self.losses).double() * counts).sum() / total]
-        means.append(torch.stack(self.norms).double().mean())
+        norms = torch.stack(self.norms).double()
+        means.append((norms.sum() + norms[0] * (max(self.folded, 1) - 1)) / self._num_steps())
         for name in self._part_names():
             found = torch.stack([part[name] for part in self.parts if name in part])
             means.append((found[:, 0].where(found[:, 1] > 0, 0.0) * found[:, 1]).sum() / found[:, 1].sum())
         return means
+
+    def _num_steps(self) -> int:
+        return len(self.norms) + max(self.folded, 1) - 1
 
     def _part_names(self) -> list[str]:
         return list(dict.fromkeys(name for part in self.parts for name in part))
@@ -102,17 +108,19 @@ class Meters:
         names = self._part_names()
         totals = [torch.stack([part[name][1] for part in self.parts if name in part]).sum() for name in names]
         folded = [torch.stack([part, total]) for part, total in zip(parts, totals, strict=True)]
+        self.folded = self._num_steps()
         self.losses, self.norms, self.counts = [loss.float()], [norm.float()], [counts.sum()]
         self.parts = [dict(zip(names, folded, strict=True))] if names else []
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next record will be made of."""
-        return {"losses": self.losses, "norms": self.norms, "counts": self.counts, "parts": self.parts}
+        return {name: getattr(self, name) for name in ("losses", "norms", "counts", "parts", "folded")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         self.losses, self.norms = list(state["losses"]), list(state["norms"])
         self.counts, self.parts = list(state["counts"]), list(state["parts"])
+        self.folded = state["folded"]
 
 
 @dataclass(slots=True)

@@ -98,8 +98,8 @@ class Trainer:
         """Train to the end of the plan, from the beginning or from where the run directory stands.
 
         Args:
-            train_loader: a DataLoader; its order and position become the run's own. `Feed(loader, on_stream="skip")` for
-                a stream that cannot be put to a position: a resume then reads up to it.
+            train_loader: a DataLoader; its order and position become the run's own. For a stream that cannot go to a
+                position, `Feed(loader, on_stream="skip")`: a resume then reads up to it.
             eval_loader: evaluated every `config.eval_every`. None: no evaluation.
 
         Returns:
