@@ -30,7 +30,7 @@ def make_run(tmp_path: Path) -> MakeRun:
     def make(name: str, steps: int = 20, *, end: bool = True, lr: float = 0.1, title: str | None = None) -> Path:
         folder = tmp_path / "runs" / name
         report = JsonlReport(folder / "records.jsonl")
-        info = {"model": "MLP", "total_steps": steps, "monitor": "eval/accuracy"}
+        info = {"model": "MLP", "total_steps": steps, "monitor": "eval/accuracy", "notes": [f"note of {title}"]}
         report.write(Record("plan", 0, 1, 1000.0, info=info | ({"name": title} if title else {})))
         for step in range(1, steps + 1):
             report.write(Record("log", step, 1, 1000.0 + step, {"train/loss": 1 / step, "train/rows": step * 8}))

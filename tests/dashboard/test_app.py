@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
@@ -88,6 +93,7 @@ def test_run_has_plan_config_environment_checkpoints_and_events(tmp_path: Path, 
     make_run("a")
     run = client(tmp_path).get("/api/run", params={"id": "a"}).json()
     assert ["model", "MLP"] in run["plan"]
+    assert run["notes"] == ["note of None"]
     assert ["optimizer.lr", "0.1"] in run["config"]
     assert ["device", "cpu"] in run["environment"]
     (checkpoint,) = run["checkpoints"]
@@ -263,3 +269,25 @@ def test_serve_names_the_port_that_is_taken(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1:{port}: .*--port"):
             serve(tmp_path, port=port)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_the_server_without_a_trace(tmp_path: Path, stop: signal.Signals) -> None:
+    """It says where it is, answers, and goes quietly."""
+    code = "import sys; from lucid.dashboard import serve; serve(sys.argv[1], port=0)"
+    server = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    url = server.stdout.readline().split(" at ")[1].split()[0]
+    for _ in range(200):
+        try:
+            answer = httpx.get(f"{url}api/runs")
+            break
+        except httpx.TransportError:
+            time.sleep(0.05)
+    assert answer.json()["runs"] == []
+    server.send_signal(stop)
+    _, trouble = server.communicate()
+    assert trouble == ""
+    assert server.returncode == (0 if stop == signal.SIGINT else -stop)

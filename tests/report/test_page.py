@@ -163,6 +163,7 @@ def test_hostile_names_run_nothing_in_a_browser(tmp_path: Path, chromium: Any) -
     assert shown.page.evaluate("window.hit") is None
     assert shown.page.locator("b, img").count() == 0
     assert shown.page.inner_text("h1") == HOSTILE
+    assert shown.page.inner_text("p.warn") == HOSTILE
     assert shown.page.text_content(".legendtext:has-text('x')").replace("\u200b", "") == "<b>x</b>"
     assert shown.trouble == []
 

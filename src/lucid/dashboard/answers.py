@@ -115,6 +115,7 @@ class Answers:
         return {
             **row,
             "path": str(place),
+            "notes": words.notes(plan),
             "plan": words.pairs(plan, words.PLAN_LABELS),
             "config": _table(self.folder.read(place / "config.toml")),
             "environment": _table(self._environment(place)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import socket
 import sys
@@ -59,8 +60,15 @@ def _run(place: Path, host: str, listener: socket.socket, verify: Callable[[Path
     from lucid.dashboard.app import build
 
     hosts = () if host in _LOCAL else ("*",) if host in ("0.0.0.0", "::") else (host,)
-    config = uvicorn.Config(build(place, verify, hosts), log_level="warning", access_log=False, lifespan="off")
-    with listener:
+    config = uvicorn.Config(
+        build(place, verify, hosts),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+    )
+    with listener, contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
         uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -161,6 +161,12 @@ def newest_plan(records: list[Record]) -> dict[str, Any]:
     return next(plans, {})
 
 
+def notes(plan: Mapping[str, Any]) -> list[str]:
+    """Return the sentences of a plan that a person should read."""
+    found = plan.get("notes")
+    return [str(note) for note in found] if isinstance(found, list) else []
+
+
 def monitor(plan: Mapping[str, Any], config: Any = None) -> str:
     """Return the name of the value that decides what is best, as the plan or the run's config says it."""
     train = config.get("train") if isinstance(config, Mapping) else None

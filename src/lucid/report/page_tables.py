@@ -71,7 +71,7 @@ def status(run: Run) -> str:
 
 
 def cards(run: Run) -> str:
-    """Return the key figures."""
+    """Return the key figures, and what the plan has to say."""
     shown: list[tuple[str, str, str]] = []
     last = run.records[-1] if run.records else None
     if last is not None:
@@ -98,7 +98,8 @@ def cards(run: Run) -> str:
         f"<div><dt>{escape(label)}</dt><dd>{escape(text)}<small>{escape(more)}</small></dd></div>"
         for label, text, more in shown
     )
-    return f'<dl class="cards">{"".join(rows)}</dl>'
+    notes = "".join(f'<p class="warn">{escape(note)}</p>' for note in words.notes(run.plan))
+    return f'<dl class="cards">{"".join(rows)}</dl>{notes}'
 
 
 def tables(run: Run) -> str:

@@ -98,7 +98,7 @@
   }
 
   function run(id) {
-    const title = h("h1", {}, id), state = h("span"), progress = h("span", { className: "muted" }), path = h("p", { className: "muted mono" });
+    const title = h("h1", {}, id), state = h("span"), progress = h("span", { className: "muted" }), path = h("p", { className: "muted mono" }), notes = h("div");
     const { bar, panels, shown, show } = tabs(["Curves", "Settings", "Checkpoints", "Environment", "Log"], memory.tab || 0);
     const loading = h("p", { className: "muted", role: "status" }), charts = h("div", { className: "charts" }), below = h("div");
     const draw = lucid.chartsView(charts);
@@ -107,7 +107,7 @@
 
     panels[0].append(lucid.controls(settings, (again) => { remember(); if (again) { have = ""; later(60); } else redraw(); }), loading, charts, below);
     panels[4].append(h("p", {}, earlier), log);
-    view.replaceChildren(h("p", {}, h("a", { href: "#/" }, "← all runs")), h("div", { className: "head" }, title, state, progress), path, bar, ...panels);
+    view.replaceChildren(h("p", {}, h("a", { href: "#/" }, "← all runs")), h("div", { className: "head" }, title, state, progress), path, notes, bar, ...panels);
     redraw = () => { if (curves && shown.at === 0) draw(lucid.chartsOfRun(curves), { ...settings, smooth: settings.window > 1 }); };
     shown.changed = (at) => { memory.tab = at; redraw(); if (at === 4) later(0); };
     show(shown.at);
@@ -170,6 +170,7 @@
       state.replaceChildren(lucid.badge(detail.status));
       progress.replaceChildren(...[lucid.steps(detail)].flat(), " steps" + (detail.reason && detail.reason !== "done" ? ` · ${detail.reason}` : ""));
       path.textContent = detail.path;
+      fill(notes, { mark: detail.notes, make: () => detail.notes.map((note) => h("p", { className: "warn" }, note)) });
       fill(below, { mark: [detail.evals, detail.events, detail.broken], make: tables });
       fill(panels[1], { mark: [detail.plan, detail.config], make: () => [h("div", { className: "columns" },
         h("div", {}, h("h2", {}, "Plan"), lucid.facts(detail.plan, "No plan was recorded.")),
