@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
 from lucid.config import RunConfig, load, parse_overrides
 from lucid.config.files import SUFFIXES
-from lucid.config.schema import Text
+from lucid.config.schema import Text, hints_of
 from lucid.errors import ConfigError, nearest
 
 Console = Literal["auto", "rich", "plain", "json", "quiet"]
@@ -61,7 +61,7 @@ def read_settings(
 def _check_top(found: dict[str, Text], own: Sequence[str]) -> None:
     """A misspelt option of the command itself gets its own hint; everything else is a setting."""
     for key in found:
-        if "." not in key and key not in get_type_hints(RunConfig) and nearest(key, own):
+        if "." not in key and key not in hints_of(RunConfig) and nearest(key, own):
             raise ConfigError(f"unknown option --{key}.{nearest(key, own).replace(chr(39), chr(39) + '--', 1)}")
 
 

@@ -12,11 +12,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints, overload
+from typing import Any, TypeVar, overload
 
 from lucid.config.files import Document, read
 from lucid.config.run import RunConfig
-from lucid.config.schema import Text, construct
+from lucid.config.schema import Text, construct, hints_of
 from lucid.errors import ConfigError
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ def _from_environment(environ: Mapping[str, str], target: Any) -> Layer:
         if not variable.startswith(ENV_PREFIX):
             continue
         key = variable.removeprefix(ENV_PREFIX).lower().replace("__", ".")
-        if key.partition(".")[0] in get_type_hints(target):
+        if key.partition(".")[0] in hints_of(target):
             values[key], names[key] = Text(text), f"environment variable {variable}"
     return Layer(values, names)
 

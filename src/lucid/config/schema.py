@@ -72,7 +72,7 @@ def _build(cls: Any, values: Any, prefix: str, root: Any, where: Where, problems
     if not isinstance(values, Mapping):
         problems.append(f"{prefix} must be a section with keys, got {values!r}{_at(where, prefix)}.")
         return None
-    hints, before = get_type_hints(cls), len(problems)
+    hints, before = hints_of(cls), len(problems)
     chosen: dict[str, Any] = {}
     for key, value in values.items():
         path = f"{prefix}.{key}" if prefix else str(key)
@@ -96,6 +96,12 @@ def _build(cls: Any, values: Any, prefix: str, root: Any, where: Where, problems
     except ConfigError as error:
         problems.append(_placed(str(error), where))
         return None
+
+
+def hints_of(cls: Any) -> dict[str, Any]:
+    """Return the type of each field, also for a dataclass made inside a function, where names cannot be looked up."""
+    made_by: list[Any] = [f.default_factory for f in fields(cls) if isinstance(f.default_factory, type)]
+    return get_type_hints(cls, localns={kind.__name__: kind for kind in made_by})
 
 
 def convert(kind: Any, value: Any) -> Any:
@@ -206,7 +212,7 @@ def describe(kind: Any) -> str:
 def leaf_keys(cls: Any, prefix: str = "") -> list[str]:
     """Return the dotted name of every setting of a dataclass."""
     keys: list[str] = []
-    for name, kind in get_type_hints(cls).items():
+    for name, kind in hints_of(cls).items():
         path = f"{prefix}.{name}" if prefix else name
         keys += leaf_keys(kind, path) if is_dataclass(kind) else [path]
     return keys
@@ -220,7 +226,7 @@ def _hint(key: str, prefix: str, cls: Any, root: Any) -> str:
     if elsewhere:
         return f" Did you mean {elsewhere[0]!r}?"
     start = f"{prefix}." if prefix else ""
-    here = nearest(key, get_type_hints(cls))
+    here = nearest(key, hints_of(cls))
     if here:
         return here.replace("'", f"'{start}", 1)
     by_word = {path.rpartition(".")[2]: path for path in dotted}

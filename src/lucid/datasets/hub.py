@@ -45,13 +45,7 @@ def hub(
     """
     parts = _load(name, config)
     main = parts["train"] if "train" in parts else next(iter(parts.values()))
-    columns = [x] if isinstance(x, str) else x or [column for column in main.column_names if column != y]
-    for column in [*columns, y]:
-        if column not in main.column_names:
-            raise DataError(
-                f"{name} has no column {column!r}.{nearest(column, main.column_names)} "
-                f"It has {', '.join(main.column_names)}."
-            )
+    columns = _columns(name, main, x, y)
     values, kind = _features(main, columns, length)
     labels, classes = _target(main, y)
     own = {"validation": parts.get("validation"), "test": parts.get("test")}
@@ -87,6 +81,16 @@ def hub(
         transform_state=state,
         split=rows.record(),
     )
+
+
+def _columns(name: str, data: Any, x: str | list[str] | None, y: str) -> list[str]:
+    """Return the columns to predict from, all of which exist."""
+    known = data.column_names
+    columns = [x] if isinstance(x, str) else x or [column for column in known if column != y]
+    for column in [*columns, y]:
+        if column not in known:
+            raise DataError(f"{name} has no column {column!r}.{nearest(column, known)} It has {', '.join(known)}.")
+    return columns
 
 
 def _load(name: str, config: str | None) -> dict[str, Any]:
