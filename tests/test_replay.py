@@ -173,6 +173,18 @@ def test_fp16_replays_with_its_scale(tmp_path: Path) -> None:
     assert replay(folder, make).is_exact
 
 
+@pytest.mark.parametrize("save_every", [0, 5])
+def test_a_path_with_a_window_left_out_by_a_rollback(tmp_path: Path, save_every: int) -> None:
+    """The second bad step of a run that went back once: its path leaves out the first one's window as the run did."""
+    _, make = fail(tmp_path, "output", 1, non_finite="rollback", save_every=save_every, epochs=2)
+    second = max((tmp_path / "replay").iterdir())
+    assert '"omitted": [\n  [' in (second / "bundle.json").read_text()
+    found = replay(second, make)
+    assert found.differs == []
+    assert found.finding is not None
+    assert found.finding.module == "layers.1"
+
+
 def test_the_checkpoint_outlives_retention(tmp_path: Path) -> None:
     """The bundle holds its checkpoint although the run has long deleted it."""
     folder, _ = fail(tmp_path, "output", 1, epochs=4)

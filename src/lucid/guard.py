@@ -42,8 +42,8 @@ class Guard:
         if session.state.config.non_finite == "rollback" and session.run_dir is None:
             raise ConfigError('train.non_finite="rollback" must have a run_dir: it goes back to a checkpoint in it.')
 
-    def begin(self) -> None:
-        """Make sure that there is a checkpoint to go back to."""
+    def _begin(self) -> None:
+        """Make sure that there is a checkpoint to go back to, of callbacks that have begun."""
         session, state = self._session, self._session.state
         if state.config.non_finite == "rollback" and session.store is not None and state.saved_step is None:
             session.save(state, Window([], 0, 0, False))
@@ -123,6 +123,7 @@ class Guard:
         """Return the windows that are left; after a rollback, those that follow from there."""
         session, turn = self._session, -1
         state, config = session.state, session.state.config
+        self._begin()
         while turn != self._turn:
             turn = self._turn
             self._source = windows(session.feed, state.progress, config.gradient_accumulation_steps, config.epochs)

@@ -132,7 +132,6 @@ class Session:
         if not self._resume():
             self.reports.rewind(-1)  # what a run left that was killed before its first checkpoint
             self.write("plan", info={**self.plan.to_dict(), **self.facts})
-        self.guard.begin()
         self._stack.enter_context(listen(self.state))
         self._stack.enter_context(self.deadline.watch(self.state))
 
