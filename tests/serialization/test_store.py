@@ -94,6 +94,23 @@ def test_retention_rules(tmp_path: Path, options: dict[str, Any], expected: list
         assert [entry.step for entry in kept.entries()] == expected
 
 
+def test_pointers_name_files_that_stay(tmp_path: Path) -> None:
+    """Without a slot for the best, `best` is the best of those that are kept."""
+    with Store(tmp_path, run_id="a", keep_last=2, keep_best=0) as kept:
+        for step, value in enumerate([1, 5, 4, 6], 1):
+            kept.save({}, step=step, value=value)
+    assert (tmp_path / "best").read_text() == "step-00000003.lcs\n"
+    assert names(tmp_path) == ["step-00000003.lcs", "step-00000004.lcs"]
+
+
+def test_nan_is_never_best(tmp_path: Path) -> None:
+    """Whatever the order in which NaN comes; it is kept as no value."""
+    with Store(tmp_path, run_id="a", keep_last=1, keep_best=2) as kept:
+        for step, value in enumerate([float("nan"), 5, float("nan"), 4, float("nan"), 6, float("nan")], 1):
+            kept.save({}, step=step, value=value)
+        assert [(entry.step, entry.value) for entry in kept.entries()] == [(2, 5.0), (4, 4.0), (7, None)]
+
+
 def test_retention_against_a_simple_model(tmp_path: Path) -> None:
     """Forty random saves keep what a three-line model of the rules keeps."""
     values = torch.randint(0, 9, (40,)).tolist()

@@ -93,6 +93,7 @@ class Store:
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._notes: list[str] = []
+        self._pointers: dict[str, str] = {}
         self._closed = False
 
     def __enter__(self) -> Store:
@@ -184,19 +185,22 @@ class Store:
             self._folder.write(self._catalog.free_name(step), plan, data, self._retries)
             self._catalog.update()
             entries = self._catalog.entries()
-            self._point(entries)
-            self._delete(self._retention.to_delete(entries))
+            doomed = self._retention.to_delete(entries)
+            self._point([entry for entry in entries if entry not in doomed])
+            self._delete(doomed)
         except BaseException as error:  # told to the caller by the next call
             self._failure = error
 
     def _point(self, entries: list[Entry]) -> None:
         best = ranked(entries, self._retention.mode)
         for name, entry in (("last", entries[-1]), ("best", best[0] if best else None)):
-            if entry is not None:
-                try:
-                    self._folder.write_text(name, entry.path.name + "\n")
-                except OSError as error:
-                    self._notes.append(f"{self._folder.path / name}: the pointer could not be written: {error}.")
+            if entry is None or self._pointers.get(name) == entry.path.name:
+                continue
+            try:
+                self._folder.write_text(name, entry.path.name + "\n")
+                self._pointers[name] = entry.path.name
+            except OSError as error:
+                self._notes.append(f"{self._folder.path / name}: the pointer could not be written: {error}.")
 
     def _delete(self, entries: list[Entry]) -> None:
         for entry in entries:

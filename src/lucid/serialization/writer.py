@@ -118,12 +118,10 @@ class _Blocks:
             try:
                 wrote = system.write_some(self._direct, view[done:], offset + done)
             except OSError as error:
-                if error.errno == errno.EINVAL:  # a disk with larger sectors, or a file system that changed its mind
+                if error.errno == errno.EINVAL:  # larger sectors, an odd number of bytes written, a change of mind
                     return done
                 raise
             done += wrote
-            if wrote % layout.PAGE:
-                return done
         return done
 
 
