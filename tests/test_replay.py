@@ -32,17 +32,24 @@ class NanGradient(torch.autograd.Function):
         return grad * math.nan
 
 
+class Act(nn.Module):
+    """An activation of one's own, whose backward goes wrong when told so."""
+
+    def forward(self, x: Tensor, fault: str = "") -> Tensor:
+        return NanGradient.apply(x) if fault == "own backward" else x + 0
+
+
 class Layer(nn.Module):
     """A linear layer with dropout that can be told to go wrong."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear, self.drop = nn.Linear(4, 4), nn.Dropout(0.3)
+        self.linear, self.act, self.drop = nn.Linear(4, 4), Act(), nn.Dropout(0.3)
 
     def forward(self, x: Tensor, fault: str = "") -> Tensor:
         if fault == "functional":
             x = x / 0
-        x = self.linear(x)
+        x = self.act(self.linear(x), fault)
         if fault == "backward":
             x = NanGradient.apply(x)
         x = self.drop(x)
@@ -55,9 +62,10 @@ class Stack(nn.Module):
     def __init__(self, fault: str, place: int) -> None:
         super().__init__()
         self.layers, self.head = nn.ModuleList(Layer() for _ in range(3)), nn.Linear(4, 1)
-        self.fault, self.place = fault, place
+        self.fault, self.place, self.calls = fault, place, 0
 
     def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
         bad = self.training and bool((x[:, 3] == BAD_ROW).any())
         x = x.clone()
         x[:, 3] = 0
@@ -105,7 +113,8 @@ def loss_of_root(output: Tensor, target: Tensor) -> Tensor:
 FAULTS = {
     "output": ("forward", "layers.1", "output"),
     "functional": ("forward", "layers.1.linear", "input 0"),
-    "backward": ("backward", "layers.1", "gradient of the output of 'layers.1.linear' (from an operation after it)"),
+    "backward": ("backward", "layers.1", "gradient of the output of 'layers.1.act' (from an operation after it)"),
+    "own backward": ("backward", "layers.1.act", "gradient of its input"),
     "batch": ("batch", "", None),
 }
 
@@ -192,6 +201,20 @@ def test_the_checkpoint_outlives_retention(tmp_path: Path) -> None:
     assert step > 0
     assert not (tmp_path / "checkpoints" / f"step-{step:08d}.lcs").exists()
     assert (folder / "checkpoint.lcs").exists()
+
+
+def test_the_path_begins_at_the_checkpoint(tmp_path: Path) -> None:
+    """Only the steps since the checkpoint are run again."""
+    folder, make = fail(tmp_path, "output", 1, save_every=3)
+    made = []
+
+    def keep() -> Any:
+        made.append(make())
+        return made[-1]
+
+    found = replay(folder, keep)
+    assert made[0][0].model.calls == (found.step - 1) % 3 + 1
+    assert found.step > 3
 
 
 def test_another_model_is_not_the_recorded_step(tmp_path: Path) -> None:
