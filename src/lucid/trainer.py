@@ -89,6 +89,8 @@ class Trainer:
         self.precision.check_model(model)
         self._step = step_for(self.forward, self.optimizers, self.precision)
         self._scheduler = scheduler
+        self.profile: Any = None
+        """A `lucid.profiling.Profile` to measure the next fit with; None: nothing is measured."""
         self.state: TrainState | None = None
         """State of the last run of this trainer; None before the first."""
         if current().world_size > 1:
@@ -112,7 +114,8 @@ class Trainer:
         """
         with self.session(train_loader, eval_loader) as session:
             if not session.is_done:
-                fit(session.state, session.windows(), self.step(), session.plan, session.services)
+                run = fit if self.profile is None else self.profile.fit
+                run(session.state, session.windows(), self.step(), session.plan, session.services)
         session.leave_if_interrupted()
         return session.result()
 
