@@ -331,6 +331,7 @@ def test_a_spike_is_left_out_like_nan(tmp_path: Path) -> None:
     assert [r["step"] for r in found] == [26, 58, 90, 122]
     assert all("spike: loss" in r["info"]["reason"] and "times the median" in r["info"]["reason"] for r in found)
     assert all(r["info"]["rows"] == [100, 101, 102, 103] for r in found)
+    assert all(r["info"]["micro_batch"] == 0 for r in found)
     plain = make((101,), "spike", epochs=4, save_every=0, run_dir=tmp_path / "plain")
     plain.fit(long_loader())
     assert records(tmp_path / "plain", "skip") == []

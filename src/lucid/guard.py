@@ -177,7 +177,10 @@ def explain(feed: Feed, state: TrainState, window: Window, result: StepResult) -
         "rows" (row numbers of that micro-batch or, if none is known to be bad, of the window).
     """
     info: dict[str, Any] = {}
-    bad = [index for index, loss in enumerate(result.micro_losses) if not torch.isfinite(loss)]
+    losses = result.micro_losses
+    bad = [index for index, loss in enumerate(losses) if not torch.isfinite(loss)]
+    if not bad and str(result.skipped).startswith("spike: loss"):
+        bad = [int(torch.stack(losses).argmax())]
     if bad:
         info["micro_batch"] = bad[0]
     for name, parameter in unwrap(state.model).named_parameters():
