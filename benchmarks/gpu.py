@@ -1,0 +1,216 @@
+"""What can only be measured on an accelerator, as one short script that needs Lucid and torch alone.
+
+    python benchmarks/gpu.py                       # minutes on one GPU
+    python benchmarks/gpu.py --device cpu --tiny   # only to see that it works
+
+Prints one JSON object: speed-up of mixed precision by batch size, gradient checkpointing in memory and time, what the
+loop adds to a step, and for how long a save stops the training. Every figure is a median over interleaved repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lucid.utils.checkpoint import checkpoint
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import lucid
+from lucid import loop
+
+
+class Net(nn.Module):
+    """Transformer blocks over rows of 64 tokens; with `saving`, every block is computed again in the backward pass."""
+
+    def __init__(self, width: int, depth: int, saving: bool = False) -> None:
+        super().__init__()
+        block = [nn.TransformerEncoderLayer(width, 8, 4 * width, 0.0, batch_first=True) for _ in range(depth)]
+        self.blocks, self.head, self.saving = nn.ModuleList(block), nn.Linear(width, 10), saving
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits `(rows, 10)` for `(rows, 64, width)`."""
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.saving else block(x)
+        return self.head(x.mean(1))
+
+
+class Bench:
+    """Sizes and device of the measurements."""
+
+    def __init__(self, device: str, tiny: bool) -> None:
+        self.device = torch.device(device)
+        self.width, self.depth, self.steps, self.repeats = (32, 2, 3, 2) if tiny else (512, 8, 30, 5)
+        self.batches = (2, 4) if tiny else (32, 64, 128, 256)
+
+    def wait(self) -> None:
+        """Wait until the device is done."""
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+
+    def data(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Return one batch on the device."""
+        x = torch.randn(batch, 64, self.width, device=self.device)
+        return x, torch.randint(10, (batch,), device=self.device)
+
+    def model(self, saving: bool = False) -> Net:
+        """Return a model on the device, always with the same weights."""
+        torch.manual_seed(0)
+        return Net(self.width, self.depth, saving).to(self.device)
+
+    def seconds(self, step: Callable[[], Any]) -> float:
+        """Return the seconds of one step, over `steps` of them."""
+        self.wait()
+        began = time.perf_counter()
+        for _ in range(self.steps):
+            step()
+        self.wait()
+        return (time.perf_counter() - began) / self.steps
+
+    def medians(self, entrants: dict[str, Callable[[], Any]]) -> dict[str, float]:
+        """Return median milliseconds per step of each, measured in turn."""
+        for step in entrants.values():
+            step()
+        times: dict[str, list[float]] = {name: [] for name in entrants}
+        for _ in range(self.repeats):
+            for name, step in entrants.items():
+                times[name].append(self.seconds(step) * 1e3)
+        return {name: statistics.median(values) for name, values in times.items()}
+
+
+def plain_step(bench: Bench, mode: str, batch: int, saving: bool = False) -> Callable[[], Any]:
+    """Return a hand-written step: autocast, fused AdamW, clipping, nothing read on the host."""
+    model, (x, y) = bench.model(saving), bench.data(batch)
+    optimizer = lucid.optim.AdamW(model.parameters(), lr=1e-4)
+    precision = lucid.amp.Precision(mode, bench.device.type)
+
+    def step() -> None:
+        with precision.autocast():
+            loss = F.cross_entropy(model(x), y)
+        precision.scale(loss).backward()
+        if precision.scaler is None:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        else:
+            precision.scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            precision.scaler.step(optimizer)
+            precision.update()
+        optimizer.zero_grad()
+
+    return step
+
+
+def mixed_precision(bench: Bench) -> dict[str, Any]:
+    """Speed-up over fp32 by batch size."""
+    found = {}
+    for batch in bench.batches:
+        ms = bench.medians({mode: plain_step(bench, mode, batch) for mode in ("fp32", "bf16", "fp16")})
+        found[str(batch)] = {"ms": ms, "bf16": ms["fp32"] / ms["bf16"], "fp16": ms["fp32"] / ms["fp16"]}
+    return found
+
+
+def gradient_checkpointing(bench: Bench) -> dict[str, Any]:
+    """Peak memory and time with every block checkpointed, over without."""
+    steps = {name: plain_step(bench, "fp32", bench.batches[-1], name == "saving") for name in ("plain", "saving")}
+    ms = bench.medians(steps)
+    found: dict[str, Any] = {"ms": ms, "time": ms["saving"] / ms["plain"]}
+    if bench.device.type == "cuda":
+        for name, step in steps.items():
+            before = torch.cuda.memory_allocated(bench.device)
+            torch.cuda.reset_peak_memory_stats(bench.device)
+            step()
+            found[f"{name}_mb"] = (torch.cuda.max_memory_allocated(bench.device) - before) / 2**20
+        found["memory"] = found["saving_mb"] / found["plain_mb"]
+    return found
+
+
+def fit_step(bench: Bench, batch: int) -> Callable[[int], float]:
+    """Return a function that trains some steps with the trainer and returns seconds per step."""
+    model = bench.model()
+    x, y = bench.data(batch)
+    ready = [(x, y)] * bench.steps
+
+    def train(steps: int) -> float:
+        config = lucid.TrainConfig(
+            epochs=-(-steps // bench.steps), max_steps=steps, log_every=0, eval_every=0, save_every=0,
+            device=str(bench.device), precision="fp32",
+        )  # fmt: skip
+        optimizer = lucid.optim.AdamW(model.parameters(), lr=1e-4)
+        trainer = lucid.Trainer(model, optimizer, loss=F.cross_entropy, config=config, reports=())
+        bench.wait()
+        began = time.perf_counter()
+        trainer.fit(ready)
+        bench.wait()
+        return (time.perf_counter() - began) / steps
+
+    return train
+
+
+def loop_overhead(bench: Bench) -> dict[str, Any]:
+    """Trainer over the hand-written step, on the smallest batch; set-up is taken out by a second, longer fit."""
+    train, hand = fit_step(bench, bench.batches[0]), plain_step(bench, "fp32", bench.batches[0])
+    ours, plain = [], []
+    few, many = bench.steps, 4 * bench.steps
+    train(few)
+    hand()
+    for _ in range(bench.repeats):
+        short, long = train(few) * few, train(many) * many
+        ours.append((long - short) / (many - few) * 1e3)
+        plain.append(bench.seconds(hand) * 1e3)
+    trainer, by_hand = statistics.median(ours), statistics.median(plain)
+    return {"trainer_ms": trainer, "hand_ms": by_hand, "ratio": trainer / by_hand}
+
+
+def save_stall(bench: Bench) -> dict[str, Any]:
+    """How long one asynchronous save holds up the training."""
+    stalls: list[float] = []
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = bench.model()
+        optimizer = lucid.optim.AdamW(model.parameters(), lr=1e-4)
+        rows = TensorDataset(*(part.cpu() for part in bench.data(8 * bench.batches[0])))
+        config = lucid.TrainConfig(epochs=3, save_every=2, log_every=0, device=str(bench.device), precision="fp32")
+        trainer = lucid.Trainer(model, optimizer, loss=F.cross_entropy, config=config, run_dir=folder, reports=())
+        with trainer.session(DataLoader(rows, batch_size=bench.batches[0])) as session:
+            save = session.services.save
+
+            def timed(state: Any, window: Any) -> None:
+                bench.wait()
+                began = time.perf_counter()
+                save(state, window)
+                stalls.append((time.perf_counter() - began) * 1e3)
+
+            session.services.save = timed
+            loop.fit(session.state, session.windows(), trainer.step(), session.plan, session.services)
+    mb = sum(p.numel() * 12 for p in model.parameters()) / 2**20
+    return {"ms": statistics.median(stalls), "worst_ms": max(stalls), "saves": len(stalls), "state_mb": mb}
+
+
+def main() -> None:
+    """Measure everything and print it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", help="torch's name of the device (default: %(default)s)")
+    parser.add_argument("--tiny", action="store_true", help="sizes that only show that it works")
+    options = parser.parse_args()
+    bench = Bench(options.device, options.tiny)
+    found = {"device": options.device, "torch": torch.__version__}
+    if bench.device.type == "cuda":
+        found["name"] = torch.cuda.get_device_name(bench.device)
+    for part in (mixed_precision, gradient_checkpointing, loop_overhead, save_stall):
+        try:
+            found[part.__name__] = part(bench)
+        except (RuntimeError, lucid.errors.LucidError) as error:
+            found[part.__name__] = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
