@@ -176,9 +176,23 @@ def torch_generator() -> Any:
     return build(data=TorchGenerator())
 
 
+class Timing(Callback):
+    """Looks at the clock, which training does not depend on."""
+
+    def __init__(self) -> None:
+        self.started, self.last = time.time(), 0.0
+
+    def on_step_end(self, state: Any) -> None:
+        self.last = time.time() - self.started
+
+
+def timing() -> Any:
+    return build(callbacks=[Timing()])
+
+
 HEALTHY = {f.__name__: f for f in (
     plain, augmented, everything, counting, with_workers, regression, accumulating, frozen_part, plateau, own_generator,
-    torch_generator
+    torch_generator, timing
 )}  # fmt: skip
 
 

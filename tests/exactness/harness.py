@@ -82,6 +82,7 @@ def left_behind(built: Built, run_dir: Path) -> dict[str, Any]:
         "callbacks": {
             type(c).__name__: digest(c.state_dict()) for c in built.trainer.callbacks if not isinstance(c, Breaker)
         },
+        "precision": repr(built.trainer.precision.state_dict()),
         "records": records(run_dir),
     }
 

@@ -29,12 +29,12 @@ TEN = Settings(
 )
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_each_record_once_on_its_step(tmp_path: Path, broken: bool) -> None:
+@pytest.mark.parametrize(("broken", "resumed"), [(None, []), (3, []), (5, [4]), (7, [4])])
+def test_each_record_once_on_its_step(tmp_path: Path, broken: int | None, resumed: list[int]) -> None:
     """10 batches in windows of 4 for 3 epochs: 9 updates; the last is logged, evaluated and saved."""
-    if broken:
+    if broken is not None:  # in step 3 before there is a checkpoint, in step 7 with records after the last one
         with pytest.raises(Crash):
-            Built(TEN, tmp_path, (Breaker(5),)).fit()
+            Built(TEN, tmp_path, (Breaker(broken),)).fit()
     Built(TEN, tmp_path).fit()
     steps: dict[str, list[int]] = {}
     for record in read_records(tmp_path / "records.jsonl"):
@@ -43,7 +43,7 @@ def test_each_record_once_on_its_step(tmp_path: Path, broken: bool) -> None:
     assert steps["eval"] == [2, 4, 6, 8, 9]
     assert steps["save"] == [4, 8, 9]
     assert steps["plan"] == [0]
-    assert steps.get("resume", []) == ([4] if broken else [])
+    assert steps.get("resume", []) == resumed
 
 
 def test_the_logged_loss_is_the_mean_since_the_last_record(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_the_logged_loss_is_the_mean_since_the_last_record(tmp_path: Path) -> No
         )
 
     with pytest.raises(Crash):
-        trainer(Breaker(5)).fit(DataLoader(rows, 1, shuffle=True))
-    del seen[14:]  # the fifth step's micro-batches come again
+        trainer(Breaker(6)).fit(DataLoader(rows, 1, shuffle=True))
+    del seen[18:]  # the sixth step's micro-batches come again; the fifth waits in the checkpoint for its record
     trainer().fit(DataLoader(rows, 1, shuffle=True))
     logged = [r for r in read_records(tmp_path / "records.jsonl") if r.kind == "log"]
     ends = {2: (0, 8), 4: (8, 14), 6: (14, 20), 8: (20, 28), 9: (28, 30)}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .harness import Breaker, compare
-from .settings import OPTIMIZERS, SAMPLERS, SCHEDULES, Settings
+from lucid import Callback
+from lucid.signals import Stopped
+
+from .harness import Breaker, compare, records
+from .settings import OPTIMIZERS, SAMPLERS, SCHEDULES, Built, Settings
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -38,7 +42,7 @@ EXTRAS = {
     "dropped rows": Settings(drop_last=True, accumulation=2),
     "averaged weights": Settings(ema=0.8, eval_every=2),
     "SWA": Settings(swa=True, schedule="swa"),
-    "fp16": Settings(precision="fp16", optimizer="sgd", schedule="cosine"),
+    "fp16": Settings(precision="fp16", optimizer="sgd", schedule="cosine", poison=(3,)),
     "bf16": Settings(precision="bf16"),
     "skipped steps": Settings(poison=(3, 11), schedule="step"),
     "skipped in a window": Settings(poison=(3,), accumulation=3, ema=0.9),
@@ -85,3 +89,23 @@ def test_a_signal_in_the_step_that_stops_early(tmp_path: Path) -> None:
     assert last < 9 * 8
     for hook in ("on_step_end", "on_eval_start", "on_eval_end"):
         compare(settings, tmp_path / "x", [Breaker(last, hook, "SIGTERM")])
+
+
+class Enough(Callback):
+    """Asks for the end of the run in step 5."""
+
+    def on_step_end(self, state: Any) -> None:
+        if state.step == 5:
+            state.request_stop("enough")
+
+
+def test_a_signal_in_the_step_whose_end_was_asked_for(tmp_path: Path) -> None:
+    """The wish outlives the break: the resume evaluates step 5 and makes no step 6."""
+    settings = Settings(eval_every=5)
+    Built(settings, tmp_path / "whole", (Enough(),)).fit()
+    with pytest.raises(Stopped):
+        Built(settings, tmp_path / "broken", (Enough(), Breaker(5, how="SIGTERM"))).fit()
+    again = Built(settings, tmp_path / "broken", (Enough(),))
+    result = again.fit()
+    assert (result.step, result.stopped) == (5, "enough")
+    assert records(tmp_path / "broken") == records(tmp_path / "whole")

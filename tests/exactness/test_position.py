@@ -65,7 +65,9 @@ def test_the_first_window_reads_only_its_own_rows() -> None:
 def test_a_stream_with_a_state_goes_on_by_it(tmp_path: Path) -> None:
     """A stream that can be put to a position is: no row is read twice, in mid-epoch and at the border of epochs."""
     one = Settings(sampler="stream", rows=22, batch_size=3, accumulation=2, max_steps=11, epochs=9, schedule="step")
-    compare(one, tmp_path / "x", [Breaker(2), Breaker(4, how="SIGTERM"), Breaker(6, "on_eval_start", "SIGTERM")])
+    compare(
+        one, tmp_path / "x", [Breaker(2), Breaker(4, how="SIGTERM"), Breaker(6, "on_eval_start", "SIGTERM"), Breaker(7)]
+    )
 
 
 def test_a_resumed_stream_reads_only_what_is_left(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def _lost_state(section: Section, one: Script, before: Script, after: Script, le
         return
     last = max(one.steps, default=0)
     names = suspects(one.hidden.get(last, {}), after.hidden.get(last, {}))
-    at_once = suspects(before.hidden.get(left, {}), after.hidden.get(0, {}))
+    at_once = _reasons(one, before, after, left)
     lost = [name for name in names if name.startswith("callback ") and name in at_once]
     if lost:
         section.fault(lost[0], f"is lost by the break ({_list(lost)}).", advice_for_hidden(lost[0]))
@@ -120,12 +120,8 @@ def _lost_state(section: Section, one: Script, before: Script, after: Script, le
 
 def _reasons(one: Script, before: Script, after: Script, left: int) -> list[str]:
     """State that was there before the break and is not after it: what moved, or was drawn at the start."""
-    return [name for name in suspects(before.hidden.get(left, {}), after.hidden.get(0, {})) if not _is_place(name)]
-
-
-def _is_place(name: str) -> bool:
-    """Whether a name is about where files are, which may differ."""
-    return name.endswith(("path", "dir", "folder"))
+    own = suspects(one.hidden.get(left, {}), before.hidden.get(left, {}))  # the clock, a file name: never the same
+    return [name for name in suspects(before.hidden.get(left, {}), after.hidden.get(0, {})) if name not in own]
 
 
 def _is_other_data(found: Difference, one: Script, after: Script) -> bool:
