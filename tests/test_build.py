@@ -194,11 +194,14 @@ def test_model_comes_back_from_its_checkpoint_alone(rows: Path) -> None:
 
 
 def test_load_model_takes_the_best_checkpoint_of_a_run(rows: Path) -> None:
-    """Not the last, where the last is worse."""
-    built = trained(rows, **{"optimizer.lr": 10.0, "train.epochs": 3, "scheduler.name": "constant"})
-    folder = Path(str(built.config.run_dir))
-    entries = {path: lucid.serialization.inspect(path).meta["value"] for path in folder.glob("checkpoints/*.lcs")}
-    assert find_checkpoint(folder) == min(entries, key=lambda path: entries[path])
+    """The one that the folder's pointer names, not the last; without pointers the newest."""
+    folder = Path(str(trained(rows).config.run_dir)) / "checkpoints"
+    first, last = sorted(folder.glob("*.lcs"))
+    (folder / "best").write_text(f"{first.name}\n")
+    assert find_checkpoint(folder.parent) == first
+    for pointer in ("best", "last"):
+        (folder / pointer).unlink()
+    assert find_checkpoint(folder.parent) == last
 
 
 def test_averaged_weights_are_what_is_loaded(rows: Path) -> None:

@@ -17,7 +17,7 @@ from .conftest import Lucid
 
 DIGITS = ["--model.name", "mlp", "--model.options.width", "16", "--model.options.dropout", "0.2", "--train.epochs", "2"]
 MATRIX = {
-    "accumulation": [*DIGITS, "--train.gradient_accumulation_steps", "3"],
+    "accumulation": [*DIGITS, "--train.gradient_accumulation_steps", "4"],
     "convolutions": ["--model.options.width", "4", "--train.epochs", "1", "--train.clip", "value"],
     "residual": ["--model.name", "resnet", "--model.options.width", "4", "--train.max_steps", "20"],
     "adaptive clip, no schedule": [*DIGITS, "--train.clip", "adaptive", "--train.max_grad_norm", "0.01"],

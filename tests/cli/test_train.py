@@ -131,6 +131,8 @@ def test_plan_says_what_a_run_would_do_and_writes_nothing(lucid: Lucid, flowers:
     assert code == 0
     for line in ("steps          18; per epoch 6", "evaluate at    6, 12, 18", "train 42, validation 9, test 9"):
         assert " ".join(line.split()) in " ".join(out.split())
+    assert "lr 0.02 at 1, " not in out
+    assert "lr 0.02 at 1, " in lucid("plan", flowers, "--plot")[1]
     assert not Path("runs").exists()
 
 

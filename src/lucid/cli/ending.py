@@ -24,17 +24,18 @@ def test(built: Built) -> dict[str, Any] | None:
     if built.test_loader is None:
         return None
     trained = load_trained(str(built.config.run_dir))
+    device = built.trainer.device
     values = evaluate(
-        trained.model,
+        trained.model.to(device),
         built.test_loader,
         built.task.metrics,
         eval_step=built.trainer.forward.evaluate,
         precision=built.trainer.precision,
-        device="cpu",
+        device=device,
     )
     tested: dict[str, Any] = {name.replace("eval/", "test/"): value for name, value in values.items()}
     tested |= {"rows": len(built.data.test or ()), "checkpoint": trained.path.name}  # type: ignore[arg-type]
-    tested["pictures"] = pictures(built, trained.model)
+    tested["pictures"] = pictures(built, trained.model.to("cpu"))
     (Path(str(built.config.run_dir)) / "test.json").write_text(json.dumps(tested) + "\n")
     return tested
 
@@ -99,6 +100,15 @@ def _next(built: Built, folder: Path) -> list[tuple[str, str]]:
 def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:
     width = max(len(left) for left, _ in rows)
     return [f"  {left:<{width}}   {right}" for left, right in rows]
+
+
+def rates_text(built: Built) -> str:
+    """Return the learning rate over the run as a small picture of text."""
+    from lucid.check.planning import learning_rates, plot
+    from lucid.check.target import Target
+
+    plan = built.trainer.plan(built.train_loader, built.validation_loader)
+    return "\n".join(plot(learning_rates(Target(built.trainer, built.train_loader), plan)))
 
 
 def plan_text(built: Built) -> str:

@@ -87,11 +87,14 @@ def plan(words: Sequence[str]) -> int:
     """Say what a run would do: data, model, steps, and when it logs, evaluates and saves."""
     if wants_help(words):
         return show_help(plan_run, "plan")
-    settings = read_settings(words)
+    settings = read_settings(words, ("plot",))
     from lucid.build import build
-    from lucid.cli.ending import plan_text
+    from lucid.cli.ending import plan_text, rates_text
 
-    print(plan_text(build(settings.config, reports=())))
+    built = build(settings.config, reports=())
+    print(plan_text(built))
+    if settings.own.get("plot", "false").lower() == "true":
+        print(rates_text(built))
     return 0
 
 
@@ -147,14 +150,16 @@ def resume_run(run: tyro.conf.Positional[Path], console: Console = "auto") -> No
 
 def plan_run(
     config: tyro.conf.Positional[Path | None] = None,
+    plot: bool = False,
     run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008 - shown, never changed
 ) -> None:
     """Say what a run would do, without training: data, model, steps, and when it logs, evaluates and saves.
 
-    Example: lucid plan run.toml --train.epochs 3
+    Example: lucid plan run.toml --train.epochs 3 --plot
 
     Args:
         config: TOML or YAML file.
+        plot: draw the learning rate over the steps.
     """
 
 

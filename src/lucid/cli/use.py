@@ -54,7 +54,9 @@ def judge(checkpoint: Path, on: str) -> dict[str, Any]:
         DataError: there are no such rows, or the data changed since the training.
     """
     from lucid import evaluation
+    from lucid.amp import Precision
     from lucid.build import build_data, load_trained
+    from lucid.devices import choose_device
     from lucid.losses import Supervised, UserStep
     from lucid.tasks import make_task
     from lucid.utils.data import DataLoader
@@ -69,8 +71,14 @@ def judge(checkpoint: Path, on: str) -> dict[str, Any]:
     task = make_task(trained.config.task, trained.config.loss, data.task, data.transform_state)
     step = UserStep(task.train_step, task.eval_step) if task.train_step else Supervised(task.loss)
     size = trained.config.data.eval_batch_size or 4 * trained.config.data.batch_size
+    device = choose_device("auto")
     values = evaluation.evaluate(
-        trained.model, DataLoader(rows, batch_size=size), task.metrics, eval_step=step.evaluate
+        trained.model.to(device),
+        DataLoader(rows, batch_size=size),
+        task.metrics,
+        eval_step=step.evaluate,
+        precision=Precision.choose(trained.config.train.precision, device),
+        device=device,
     )
     found: dict[str, Any] = {name.replace("eval/", f"{on}/"): value for name, value in values.items()}
     return {**found, "rows": len(rows), "checkpoint": str(trained.path), "step": trained.step}
