@@ -90,10 +90,11 @@ class Twice(Callback):
 
 
 def fit(run_dir: Path, net: Net, *callbacks: Any, data: Any = None, evaluated: bool = True, **config: Any) -> Any:
+    reports = config.pop("reports", ())
     options = {"epochs": 2, "save_every": 100, "eval_every": 2, "log_every": 1, "device": "cpu", **config}
     trainer = Trainer(
         net, torch.optim.SGD(net.parameters(), lr=0.01), nn.functional.mse_loss, callbacks=callbacks,
-        config=TrainConfig(**options), run_dir=run_dir, reports=(),
+        config=TrainConfig(**options), run_dir=run_dir, reports=reports,
     )  # fmt: skip
     return trainer.fit(data or DataLoader(Rows(), 2, shuffle=True), DataLoader(Rows(), 4) if evaluated else None)
 
@@ -308,3 +309,42 @@ def test_a_time_limit_reaches_into_a_validation(tmp_path: Path) -> None:
     assert fit(tmp_path, Net(), Endless()).stopped == "done"
     evals = [record.step for record in read_records(tmp_path / "records.jsonl") if record.kind == "eval"]
     assert evals == [2, 4, 6, 8]
+
+
+class InTick:
+    """A display that a signal interrupts, after all that is due after a step."""
+
+    def __init__(self) -> None:
+        self.shots = ["SIGTERM"]
+
+    def write(self, record: Any) -> None: ...
+
+    def rewind(self, step: int) -> None: ...
+
+    def tick(self, step: int) -> None:
+        if step == 2:
+            shoot(self.shots)
+
+    def close(self) -> None: ...
+
+
+def test_a_signal_after_the_moment_to_save_gets_one_more_step(tmp_path: Path) -> None:
+    """A run is never left between a step and its checkpoint."""
+    with pytest.raises(Stopped):
+        fit(tmp_path, Net(), reports=[InTick()])
+    assert [path.name for path in (tmp_path / "checkpoints").glob("step-*.lcs")] == ["step-00000003.lcs"]
+
+
+def test_a_signal_before_the_first_step_gets_that_step(tmp_path: Path) -> None:
+    """There is a checkpoint to go on from, whenever the signal came."""
+
+    class AtStart(Callback):
+        def on_train_start(self, state: Any) -> None:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    with pytest.raises(Stopped):
+        fit(tmp_path, Net(), AtStart())
+    assert [path.name for path in (tmp_path / "checkpoints").glob("step-*.lcs")] == ["step-00000001.lcs"]
+    with pytest.raises(Stopped):  # resumed, and stopped again before a step: it stands where it stood
+        fit(tmp_path, Net(), AtStart())
+    assert [path.name for path in (tmp_path / "checkpoints").glob("step-*.lcs")] == ["step-00000001.lcs"]
