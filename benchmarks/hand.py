@@ -106,9 +106,7 @@ def compiled(task: Task) -> torch.nn.Module:
     model = task.model()
     parameters = list(model.parameters())
     rate = torch.tensor(LR)
-    optimizer = torch.optim.AdamW(
-        parameters, lr=rate, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY, foreach=True, capturable=False
-    )
+    optimizer = torch.optim.AdamW(parameters, lr=rate, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
     rates, step, losses = [LR * task.factor(step) for step in range(task.steps)], 0, []
     loss_of = torch.nn.functional.cross_entropy
 
