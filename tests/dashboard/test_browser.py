@@ -127,6 +127,8 @@ def test_tabs_move_by_arrow_keys(serve: Serve, make_run: MakeRun, chromium: Any)
     url = serve()
     page = open_page(chromium, f"{url}#/run/a", url).page
     page.wait_for_selector(".main-svg")
+    star = "[...document.querySelectorAll('.plot')].some((p) => p.data.some((t) => t.marker?.symbol === 'star'))"
+    assert page.evaluate(star)  # on the best evaluation
     page.locator("[role=tab][aria-selected=true]").focus()
     seen = []
     for _ in range(5):
