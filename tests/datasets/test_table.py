@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,18 @@ def test_broken_tables_are_named(houses: Path, text: str, words: str) -> None:
     houses.write_text(text)
     with pytest.raises(DataError, match=words):
         build(f"csv:{houses}", {})
+
+
+def test_packed_table_gives_what_the_plain_one_gives(houses: Path, tmp_path: Path) -> None:
+    """Also for new rows; a torn file is named."""
+    packed = tmp_path / "houses.csv.gz"
+    packed.write_bytes(gzip.compress(HOUSES.encode()))
+    one, other = build(f"csv:{houses}", {}), build(f"csv:{packed}", {})
+    assert torch.equal(one.train.tensors[0], other.train.tensors[0])  # type: ignore[attr-defined]
+    assert len(read_rows(packed, other.transform_state)[0]) == 40
+    packed.write_bytes(gzip.compress(HOUSES.encode())[:-20])
+    with pytest.raises(DataError, match=r"cannot read the table .*houses.csv.gz"):
+        build(f"csv:{packed}", {})
 
 
 def test_parquet_gives_what_csv_gives(houses: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def read_rows(source: str | Path, state: Mapping[str, Any]) -> tuple[torch.Tenso
     path, kind = Path(source), state["kind"]
     if not path.exists():
         raise DataError(f"no such file or folder: {path}.")
-    if kind in ("table", "columns") and path.suffix in (".csv", ".tsv", ".parquet"):
+    if kind in ("table", "columns") and {".csv", ".tsv", ".parquet"} & set(path.suffixes):
         x = _table(path, state)
     elif kind == "image" and (path.is_dir() or path.suffix.lower() in SUFFIXES):
         return _images(path, state)

@@ -35,7 +35,7 @@ def table(
     """Return the rows of a table. What is learnt about its columns is learnt on the training rows alone.
 
     Args:
-        path: `.csv`, `.tsv` or `.parquet` with a header.
+        path: `.csv` or `.tsv`, packed as `.gz` or not, or `.parquet`, with a header.
         validation: share of rows kept for validation.
         test: share of rows kept for the test.
         split_seed: seed of the split.
@@ -157,8 +157,8 @@ def _read_csv(path: Path) -> Columns:
             reader = csv_library.reader(file, delimiter="\t" if plain.suffix == ".tsv" else ",")
             header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, row) for row in reader if row]
-    except OSError as error:
-        raise DataError(f"cannot read the table {path}: {error.strerror}.") from error
+    except (OSError, EOFError) as error:
+        raise DataError(f"cannot read the table {path}: {error}.") from error
     except (UnicodeDecodeError, csv_library.Error) as error:
         raise DataError(f"{path} is not a UTF-8 CSV file: {error}.") from error
     if len(set(header)) != len(header):
