@@ -1,6 +1,6 @@
 """Ratios of saving and restoring a training state, each against its limit and its peers in one interleaved run.
 
-    python benchmarks/checkpoint.py [--rounds 5] [--megabytes 1200] [--json out.json]
+    python benchmarks/checkpoint.py [--rounds 5] [--megabytes 1200] [--parts memory,small,many,large] [--json out.json]
 
 Every ratio is the median over the rounds of (ours / theirs) within one round, so that the load of the machine and the
 state of its page cache hit both. A file is deleted before it is written again and flushed before the clock stops.
@@ -104,15 +104,15 @@ class Round:
         self.flat = dict(flatten(state))
         size = sum(tensor.nbytes for tensor in self.flat.values())
         self.bytes = size
-        self.arena = Buffer(-(-size // 4096) * 4096)
-        np.frombuffer(self.arena.view, np.uint8).fill(1)
-        self.source = np.ones(size, np.uint8)
-        self.target = np.ones(size, np.uint8)
+        self.arena = Buffer(-(-size // 4096) * 4096)  # what the raw write writes and the warm copy reads
+        self.source = np.frombuffer(self.arena.view, np.uint8)
+        self.source.fill(1)
+        self.target = np.ones_like(self.source)
         self.live = {"model": {k: torch.ones_like(v) for k, v in state["model"].items()}, "optimizer": {"state": {
             n: {k: torch.ones_like(v) for k, v in item.items()} for n, item in state["optimizer"]["state"].items()
         }}}  # fmt: skip
         self.live_flat = dict(flatten(self.live))
-        self.store = Store(folder / "store", run_id="bench", keep_last=1, keep_best=0)
+        self.store = Store(folder / f"store{size}", run_id="bench", keep_last=1, keep_best=0)
         self.step = 0
 
     def fresh(self, name: str) -> Path:
@@ -141,19 +141,33 @@ class Round:
     def restoring(self) -> Times:
         """Return seconds of each way to fill live tensors from a warm file."""
         ours, pt = self.folder / "ours.lcs", self.folder / "ours.pt"
-        for path in (ours, pt):
-            path.read_bytes()
+        check = Chunks._check
+
+        def unverified() -> None:
+            Chunks._check = lambda self, low, views: []  # type: ignore[method-assign]
+            load_into(ours, self.live)
+            Chunks._check = check  # type: ignore[method-assign]
 
         def by_torch() -> None:
             for name, tensor in flatten(torch.load(pt, weights_only=True)):
                 self.live_flat[name].copy_(tensor)
 
-        check = Chunks._check
-        times = {"torch.load + copy": timed(by_torch), "load_into": timed(lambda: load_into(ours, self.live))}
-        Chunks._check = lambda self, low, views: []  # type: ignore[method-assign]
-        times["unverified"] = timed(lambda: load_into(ours, self.live))
-        Chunks._check = check  # type: ignore[method-assign]
+        times: Times = {}
+        warm(ours)
+        pair = [("load_into", lambda: load_into(ours, self.live)), ("unverified", unverified)]
+        for name, action in pair if self.step % 2 else reversed(pair):
+            times[name] = timed(action)
+        warm(pt)
+        times["torch.load + copy"] = timed(by_torch)
         return times
+
+
+def warm(path: Path) -> None:
+    """Bring a file into the page cache."""
+    block = bytearray(4 << 20)
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(block):
+            pass
 
 
 def many_tensors(folder: Path, count: int) -> Times:
@@ -250,27 +264,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=float, default=1200)
     parser.add_argument("--dir", type=Path, default=None, help="folder on the disk to measure")
+    parser.add_argument("--parts", default="memory,small,many,large", help="which of these to run")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     table = Table()
-    spawn = multiprocessing.get_context("spawn")
-    for what in ("save", "load_into"):
+    parts = options.parts.split(",")
+    for what in ("save", "load_into") if "memory" in parts else ():
+        spawn = multiprocessing.get_context("spawn")
         answer = spawn.Queue()
         process = spawn.Process(target=peak_memory, args=(what, 300, answer))
         process.start()
         table.rows.append((f"extra memory of {what}, MiB", answer.get(), None, "<= 20 (16 + one strided tensor)"))
         process.join()
     with tempfile.TemporaryDirectory(dir=options.dir) as name:
-        measure(20, 11, options.rounds * 3, Path(name), table)
-    with tempfile.TemporaryDirectory(dir=options.dir) as name:
-        many = [many_tensors(Path(name), 100_000) for _ in range(min(options.rounds, 3))]
-    table.add("100,000 tensors: save / safetensors + fsync", many, "save", "save_file", "<= 1")
-    table.add("100,000 tensors: load / torch.load", many, "load", "torch.load", "<= 0.3")
-    with tempfile.TemporaryDirectory(dir=options.dir) as name:
-        measure(options.megabytes, 28, options.rounds, Path(name), table)
+        if "small" in parts:
+            measure(20, 11, options.rounds * 3, Path(name), table)
+        if "many" in parts:
+            many = [many_tensors(Path(name), 100_000) for _ in range(min(options.rounds, 3))]
+            table.add("100,000 tensors: save / safetensors + fsync", many, "save", "save_file", "<= 1")
+            table.add("100,000 tensors: load / torch.load", many, "load", "torch.load", "<= 0.3")
+        if "large" in parts:
+            measure(options.megabytes, 28, options.rounds, Path(name), table)
     table.show()
     if options.json:
         options.json.write_text(json.dumps(table.rows, indent=1))

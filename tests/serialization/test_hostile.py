@@ -266,6 +266,7 @@ for _label, _node in {
     "set of lists": {"$": "set", "v": [[]]},
     "deque": {"$": "deque", "v": [], "n": -1},
     "float": {"$": "f", "v": "zz"},
+    "float short": {"$": "f", "v": "00"},
     "int": {"$": "int", "v": []},
     "fraction": {"$": "fraction", "v": ["1", "0"]},
     "fraction long": {"$": "fraction", "v": ["f" * 100_000, "3"]},

@@ -170,11 +170,8 @@ class Encoder:
         return {"$": "ints", "k": kind, "i": self.add(array_slot(np.array(value, np.int64), path))}
 
     def _set(self, value: set[Any] | frozenset[Any], path: Path) -> Any:
-        # The order of a set changes from process to process, the bytes must not. Sorted twice: the first order numbers
-        # the slots of long members, the second one does not depend on how members print.
-        members = sorted(value, key=lambda item: (type(item).__name__, repr(item)))
-        nodes = [self.encode(item, (*path, "{}")) for item in members]
-        return {"$": type(value).__name__, "v": sorted(nodes, key=repr)}
+        members = sorted(value, key=_order)  # a set's own order changes from process to process, the bytes must not
+        return {"$": type(value).__name__, "v": [self.encode(item, (*path, "{}")) for item in members]}
 
     def _deque(self, value: deque[Any], path: Path) -> Any:
         return {"$": "deque", "v": self._items(list(value), path), "n": value.maxlen}
@@ -301,6 +298,15 @@ class Encoder:
 
     def _python_random(self, value: random.Random, path: Path) -> Any:
         return {"$": "pyrandom", "v": self.encode(value.getstate(), path)}
+
+
+def _order(item: Any) -> str:
+    """Return a text by which the members of a set are sorted, the same in every process."""
+    if isinstance(item, frozenset):
+        return "{" + ",".join(sorted(map(_order, item))) + "}"
+    if isinstance(item, tuple):
+        return "(" + ",".join(map(_order, item)) + ")"
+    return f"{type(item).__name__}:{item!r}"
 
 
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")

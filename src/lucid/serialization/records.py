@@ -37,6 +37,7 @@ class Records:
     def __init__(self, manifest: dict[str, Any], blocks: dict[str, layout.Block], where: str) -> None:
         self._devices, self._tensors = manifest["devices"], manifest["tensors"]
         self._blocks, self._where = blocks, where
+        self._checked: dict[int, Record] = {}
         if not isinstance(self._devices, list) or not isinstance(self._tensors, list):
             raise FormatError(f"{where}: devices and tensors of the manifest must be lists.")
 
@@ -49,6 +50,12 @@ class Records:
         return None if block is None else block.name
 
     def __getitem__(self, index: Any) -> Record:
+        found = self._checked.get(index) if type(index) is int else None
+        if found is None:
+            found = self._checked[index] = self._check(index)
+        return found
+
+    def _check(self, index: Any) -> Record:
         if type(index) is not int or not 0 <= index < len(self._tensors):
             raise FormatError(
                 f"{self._where}: the tree refers to tensor {str(index)[:40]}, there are {len(self._tensors)}."
