@@ -1,4 +1,4 @@
-"""Files that the report page and the dashboard are made of: `theme.css`, `charts.js`, and plotly.js as it is shipped."""
+"""Files that the report page and the dashboard are made of: `theme.css`, `charts.js`, and plotly.js as shipped."""
 
 from __future__ import annotations
 
