@@ -28,10 +28,10 @@ def test_thousand_changed_files() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_fifty_thousand_changed_files(seed: int) -> None:
+@pytest.mark.parametrize("seed", [1, 2])
+def test_twenty_five_thousand_changed_files(seed: int) -> None:
     """The long run of the same."""
-    found = fuzz(seed=seed, count=50_000, trace=False)
+    found = fuzz(seed=seed, count=25_000, trace=False)
     print(found)
     assert found["num_broken"] == 0, found["broken"]
-    assert found["refused"] > 25_000
+    assert found["refused"] > 12_000
