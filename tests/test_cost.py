@@ -147,16 +147,17 @@ def library_calls(steps: int) -> int:
 
 
 def test_a_step_makes_few_library_calls() -> None:
-    """With our optimizer, a schedule and clipping a step makes at most 60 calls of library functions."""
+    """With our optimizer, a schedule and clipping a step makes at most 55 calls of library functions."""
     library_calls(1)  # whatever happens once
     few, many = library_calls(20), library_calls(120)
-    assert (many - few) / 100 <= 60
+    assert (many - few) / 100 <= 55
 
 
 def test_calls_per_step_do_not_grow() -> None:
-    """Steps 180 to 190 cost as many calls as steps 90 to 100."""
+    """Steps 180 to 190 cost as many calls each as steps 90 to 100."""
     library_calls(1)
-    assert library_calls(100) - library_calls(90) == library_calls(190) - library_calls(180)
+    early, late = library_calls(100) - library_calls(90), library_calls(190) - library_calls(180)
+    assert abs(late - early) < 10  # less than one call per step: setting up a run varies by a few calls
 
 
 @pytest.mark.parametrize("num_rows", [160, 1600])
