@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch.optim import Optimizer
@@ -18,6 +18,7 @@ from lucid.state import TrainState
 TAKES_EFFECT = "takes effect"
 INEXACT = "goes on, but the bits may differ from the unbroken run"
 REFUSED = "refused"
+ACCEPTED = "accepted: the run is no longer the unbroken one"
 
 _RULES = {
     "train.epochs": TAKES_EFFECT,
@@ -65,6 +66,10 @@ class Change:
     was: Any
     now: Any
     rule: str
+
+    def accepted(self) -> Change:
+        """Return the change as a run that goes on has taken it."""
+        return replace(self, rule=ACCEPTED) if self.rule == REFUSED else self
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change as plain values."""

@@ -9,7 +9,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -143,6 +143,9 @@ class Session:
                 self.store.wait()
             if kind is None:
                 self._say_goodbye()
+            elif not self.is_done:
+                with suppress(Exception):  # the error that ends the run is the one to see
+                    self.write("stop", info={"reason": f"{kind.__name__}: {error}"})
         finally:
             self._stack.close()
 
@@ -180,7 +183,7 @@ class Session:
         fresh = state.progress.evaluated == state.progress.step
         value = state.metrics.get(monitor) if fresh else None
         name = f"step-{state.progress.step:08d}.lcs"
-        self.write("save", info={"path": f"checkpoints/{name}", "value": value})
+        self.write("save", info={"path": f"checkpoints/{name}", "value": value}, epoch=window.epoch)
         started = time.monotonic()
         self.store.save(
             self.tree(window),
@@ -237,7 +240,7 @@ class Session:
         progress.finished = False
         self.reports.rewind(progress.step)
         info = {
-            "changes": [change.to_dict() for change in found],
+            "changes": [change.accepted().to_dict() for change in found],
             "refused": [[str(path), reason] for path, reason in self.store.refused],
             **self.plan.to_dict(),
             **self.facts,
@@ -294,10 +297,12 @@ class Session:
         if not self.is_done:
             self.write("stop" if result.exit_code else "end", info=info)
 
-    def write(self, kind: str, info: Mapping[str, Any]) -> None:
-        """Write a record of this moment."""
+    def write(self, kind: str, info: Mapping[str, Any], epoch: int | None = None) -> None:
+        """Write a record of this moment; at the border of two epochs it is of the one that ended."""
         progress = self.state.progress
-        self.services.write(Record(kind, progress.step, progress.epoch + 1, info=_plain(info)))
+        if epoch is None:
+            epoch = progress.epoch - (progress.batch == 0 and progress.epoch > 0)
+        self.services.write(Record(kind, progress.step, epoch + 1, info=_plain(info)))
 
 
 class _TimeLimit(Callback):

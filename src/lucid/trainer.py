@@ -215,6 +215,8 @@ class Trainer:
     def _facts(self, feed: Feed, plan: Plan) -> dict[str, Any]:
         parameters = list(self.model.parameters())
         return {
+            "name": None if self.run_dir is None else self.run_dir.name,
+            "monitor": self.config.monitor or "eval/loss",
             "model": type(self.model).__name__,
             "parameters": sum(p.numel() for p in parameters),
             "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),

@@ -40,7 +40,7 @@ def test(built: Built) -> dict[str, Any] | None:
     return tested
 
 
-class Started(Callback):
+class _Started(Callback):
     """Remembers whether a step was taken in this process."""
 
     is_true = False

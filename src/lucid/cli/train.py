@@ -51,11 +51,11 @@ def run(config: RunConfig, console: Console) -> int:
 
     check_folder(config)
     from lucid.build import build
-    from lucid.cli.ending import Started
+    from lucid.cli.ending import _Started
     from lucid.report import ConsoleReport
     from lucid.signals import Stopped
 
-    started = Started()
+    started = _Started()
     built = build(config, reports=[ConsoleReport(console)], callbacks=[started])
     try:
         result = built.trainer.fit(built.train_loader, built.validation_loader)
