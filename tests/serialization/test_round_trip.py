@@ -133,8 +133,9 @@ def test_bytes_do_not_depend_on_the_order_of_sets(kind: str) -> None:
         long = [name.encode() * 99 for name in names]
         first, second = set(long), set(reversed(long))
     else:
-        first = {frozenset(names), frozenset(names[:-1])}
-        second = {frozenset(reversed(names)), frozenset(reversed(names[:-1]))}
+        # 0 and 8 fall into one slot of a small set, so their order is that in which they came.
+        first = {frozenset([0, 8]), frozenset([4])}
+        second = {frozenset([8, 0]), frozenset([4])}
     assert first == second
     assert repr(first) != repr(second)  # else this shows nothing
     assert packed(first) == packed(second)
