@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -17,13 +15,13 @@ from typing import Any
 
 from lucid import changes, environment, rng
 from lucid.callbacks import Callback, Callbacks
-from lucid.config.files import toml_text
 from lucid.errors import ConfigError
 from lucid.guard import Guard
 from lucid.loop import Services
 from lucid.plan import Plan
 from lucid.records import Record
 from lucid.report import JsonlReport, Reports
+from lucid.run_folder import describe_run, make_folder
 from lucid.serialization import Store
 from lucid.signals import Deadline, Stopped, exit_code, listen
 from lucid.state import TrainState, model_state
@@ -78,7 +76,7 @@ class Session:
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.state, self.feed, self.plan = state, feed, plan
-        self.run_dir = None if run_dir is None else _made(Path(run_dir))
+        self.run_dir = None if run_dir is None else make_folder(Path(run_dir))
         self.settings = dict(settings or {"train": state.config.to_dict()})
         self.facts = dict(facts or {})
         self.environment = environment.describe(state.device)
@@ -113,7 +111,7 @@ class Session:
 
     def _open(self) -> None:
         if self.run_dir is not None:
-            run_id = self._open_folder(self.run_dir)
+            run_id = describe_run(self.run_dir, self.environment, self.settings)
             config = self.state.config
             self.store = self._stack.enter_context(
                 Store(
@@ -266,21 +264,6 @@ class Session:
 
     # -- files of the run
 
-    def _open_folder(self, folder: Path) -> str:
-        """Make the folder and its description; return the run's id."""
-        try:
-            path = folder / "environment.json"
-            known = json.loads(path.read_text()) if path.exists() else {"run_id": uuid.uuid4().hex, "starts": []}
-            known["starts"] = [*known["starts"][-99:], self.environment]
-            _replace(path, json.dumps(known, indent=1))
-            if not (folder / "checkpoints").is_dir() or not any((folder / "checkpoints").glob("*.lcs")):
-                _replace(folder / "config.toml", toml_text(self.settings))
-        except OSError as error:
-            raise _unwritable(folder, error) from error
-        except (ValueError, KeyError) as error:
-            raise ConfigError(f"{folder / 'environment.json'} is not a run's description: {error}") from error
-        return str(known["run_id"])
-
     def _own_reports(self) -> list[Any]:
         return [] if self.run_dir is None else [JsonlReport(self.run_dir / "records.jsonl")]
 
@@ -316,24 +299,6 @@ class _TimeLimit(Callback):
             state.request_save()
         if self._deadline.is_near():
             state.interrupt = state.interrupt or "max_time"
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    return folder
-
-
-def _unwritable(folder: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"run_dir {str(folder)!r} must be a folder that can be written, got: {error}. Choose another.")
-
-
-def _replace(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(text)
-    beside.replace(path)
 
 
 def _plain(value: Any) -> Any:
