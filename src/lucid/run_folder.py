@@ -44,7 +44,7 @@ def describe_run(folder: Path, environment: Mapping[str, Any], settings: Mapping
         known["starts"] = [*known["starts"][1 - _STARTS_KEPT :], environment]
         _replace(path, json.dumps(known, indent=1))
         if not any((folder / "checkpoints").glob("*.lcs")):
-            _replace(folder / "config.toml", toml_text(settings))
+            _replace(folder / "config.toml", toml_text(dict(settings)))
     except OSError as error:
         raise _unwritable(folder, error) from error
     except (ValueError, KeyError, TypeError) as error:
