@@ -194,18 +194,34 @@ def test_a_signal_before_the_last_evaluation_leaves_it_for_the_resume(tmp_path: 
 class ToAll(Callback):
     """Signals the run and all its workers, as a scheduler or a terminal does."""
 
+    def __init__(self, number: int) -> None:
+        self.number = number
+
     def on_step_end(self, state: Any) -> None:
         if state.step == 2:
             for child in multiprocessing.active_children():
-                os.kill(child.pid or 0, signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(child.pid or 0, self.number)
+            os.kill(os.getpid(), self.number)
 
 
-def test_workers_do_not_inherit_the_handlers(tmp_path: Path) -> None:
-    """With two workers signalled as well there is one checkpoint, and the run goes on from it."""
-    data = DataLoader(Rows(), 2, shuffle=True, num_workers=2)
-    with pytest.raises(Stopped):
-        fit(tmp_path, Net(), ToAll(), data=data)
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_workers_do_not_inherit_the_handlers(tmp_path: Path, name: str) -> None:
+    """With two workers signalled as well there is one checkpoint, and the user's handler runs in the run alone."""
+    number = getattr(signal, name)
+    data = DataLoader(Rows(), 2, shuffle=True, num_workers=2, persistent_workers=True)
+    calls = tmp_path / "calls"
+
+    def mine(number: int, frame: Any) -> None:
+        with calls.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    before = signal.signal(number, mine)
+    try:
+        with pytest.raises(Stopped):
+            fit(tmp_path, Net(), ToAll(number), data=data)
+    finally:
+        signal.signal(number, before)
+    assert calls.read_text() == f"{os.getpid()}\n"
     assert [path.name for path in (tmp_path / "checkpoints").glob("step-*.lcs")] == ["step-00000002.lcs"]
     saves = [record.step for record in read_records(tmp_path / "records.jsonl") if record.kind == "save"]
     assert saves == [2]

@@ -175,7 +175,7 @@ def _schedule(s: Settings) -> Any:
     if kind == "none":
         return None
     if kind == "lucid cosine":
-        return lambda opt, total: lucid_optim.schedules.build("warmup_cosine", opt, total, warmup_steps=3)
+        return lambda opt, total: lucid_optim.schedules.build("warmup_cosine", opt, total, warmup_steps=min(3, total))
     moves_momentum = s.optimizer in ("sgd",)
     make: dict[str, Any] = {
         "step": lambda opt, total: lr_scheduler.StepLR(opt, 3, 0.5),
