@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -26,7 +26,12 @@ def diff(words: Sequence[str]) -> int:
     return arguments(diff_runs, words, "diff")
 
 
-def diff_runs(a: tyro.conf.Positional[Path], b: tyro.conf.Positional[Path]) -> int:
+_Folder = tyro.conf.Positional[Path]
+
+
+def diff_runs(
+    a: Annotated[_Folder, tyro.conf.arg(metavar="RUN")], b: Annotated[_Folder, tyro.conf.arg(metavar="RUN")]
+) -> int:
     """How two runs differ: settings, environment, last values, and the first step whose records differ.
 
     Exit code 0, whether they differ or not.
@@ -38,7 +43,7 @@ def diff_runs(a: tyro.conf.Positional[Path], b: tyro.conf.Positional[Path]) -> i
         b: folder of the second run.
     """
     for title, lines in sections(a, b):
-        print(f"{title}: {'the same' if not lines else ''}".rstrip(" "))
+        print(f"{title}:" if lines else f"{title}: {'none' if title.startswith('first') else 'the same'}")
         print("".join(f"  {line}\n" for line in lines[:SHOWN]), end="")
         if len(lines) > SHOWN:
             print(f"  ... and {len(lines) - SHOWN} more")

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -26,7 +26,7 @@ def evaluate(words: Sequence[str]) -> int:
 
 
 def evaluate_checkpoint(
-    checkpoint: tyro.conf.Positional[Path],
+    checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")],
     on: Literal["test", "validation", "train"] = "test",
     json: bool = False,
 ) -> int:
@@ -43,7 +43,8 @@ def evaluate_checkpoint(
     if json:
         print(_json(values))
     else:
-        print("\n".join(f"{name:<12} {value}" for name, value in values.items()))
+        width = max(map(len, values))
+        print("\n".join(f"{name:<{width}}  {value}" for name, value in values.items()))
     return 0
 
 
@@ -90,8 +91,8 @@ def predict(words: Sequence[str]) -> int:
 
 
 def predict_rows(
-    checkpoint: tyro.conf.Positional[Path],
-    source: tyro.conf.Positional[Path],
+    checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")],
+    source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="ROWS")],
     out: Path | None = None,
     json: bool = False,
     length: int = 200,

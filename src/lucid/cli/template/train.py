@@ -81,4 +81,5 @@ def main(arguments: list[str]) -> lucid.Result:
 
 
 if __name__ == "__main__":
-    print(main(sys.argv[1:]))
+    result = main(sys.argv[1:])
+    print(f"{result.run_dir}: {result.stopped} at step {result.step}, {result.metrics}")
