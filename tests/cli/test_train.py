@@ -103,6 +103,36 @@ def test_moved_run_is_resumed_where_it_is(lucid: Lucid, flowers: str) -> None:
     assert not RUN.exists()
 
 
+def test_resume_trains_in_no_other_folder(lucid: Lucid, flowers: str) -> None:
+    """It would begin there anew."""
+    lucid("train", flowers, "--console", "quiet")
+    code, _, err = lucid("resume", str(RUN), "--run_dir", "b")
+    assert (code, "goes on in its folder runs/flowers, got run_dir 'b'" in err) == (2, True)
+    assert not Path("b").exists()
+    assert lucid("resume", str(RUN) + "/", "--console", "quiet")[0] == 0
+
+
+def test_ending_counts_and_names_what_lengthens_the_run(lucid: Lucid, flowers: str) -> None:
+    """One step is no plural, and epochs do nothing where max_steps ends the run."""
+    out = lucid("train", flowers, "--train.max_steps", "1", "--console", "plain")[1]
+    assert "Run flowers is done: 1 step, 0 epochs." in out
+    assert "Predicts kind." in out
+    assert "lucid resume runs/flowers --train.max_steps 2 " in out
+
+
+def test_next_commands_can_be_typed_where_lucid_is_not_on_the_path(
+    lucid: Lucid, flowers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the path that this command was called by."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "lucid").touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", ["bin/lucid", "train"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "  bin/lucid ui runs " in lucid("train", flowers, "--console", "plain")[1]
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert "  lucid ui runs " in lucid("train", flowers, "--console", "plain")[1]
+
+
 def test_train_from_a_checkpoint_takes_the_settings_inside(lucid: Lucid, flowers: str) -> None:
     """File and options cover them."""
     lucid("train", flowers, "--console", "quiet")
@@ -195,15 +225,16 @@ def test_stopped_run_has_a_checkpoint_and_its_exit_code(tmp_path: Path, flowers:
     words = ["train", flowers, "--train.epochs", "100000", "--console", "plain"]
     process = subprocess.Popen(
         [sys.executable, "-m", "lucid.cli", *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     while not list(tmp_path.glob("runs/flowers/checkpoints/*.lcs")):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert "lucid resume runs/flowers" in out
+    assert err == ""  # said once
 
 
 def test_help_imports_no_torch() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from lucid.cli.settings import read_settings, show_help, wants_help
+from lucid.cli.settings import ConfigFile, read_settings, show_help, wants_help
 from lucid.config import RunConfig
 from lucid.errors import ConfigError
 
@@ -35,7 +35,7 @@ def eject(words: Sequence[str]) -> int:
 
 
 def eject_config(
-    config: tyro.conf.Positional[Path | None] = None,
+    config: ConfigFile = None,
     out: Path | None = None,
     run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008 - shown, never changed
 ) -> None:

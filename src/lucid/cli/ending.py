@@ -10,6 +10,7 @@ from typing import Any
 from lucid.build import Built, find_checkpoint, load_trained
 from lucid.callbacks import Callback
 from lucid.cli.pictures import pictures
+from lucid.cli.settings import program
 from lucid.evaluation import evaluate
 from lucid.session import Result
 from lucid.state import TrainState
@@ -53,13 +54,16 @@ class _Started(Callback):
 def text(built: Built, result: Result, tested: dict[str, Any] | None, was_trained: bool = True) -> str:
     """Return the closing lines."""
     folder = Path(str(built.config.run_dir))
-    lines = ["", f"Run {built.config.name} {_how(result, was_trained)}: {result.step} steps, {result.epoch} epochs."]
+    reached = f"{_counted(result.step, 'step')}, {_counted(result.epoch, 'epoch')}"
+    lines = ["", f"Run {built.config.name} {_how(result, was_trained)}: {reached}."]
+    if _targets(built):
+        lines.append(f"Predicts {_targets(built)}.")
     if result.best is not None:
         monitor = built.config.train.monitor or "eval/loss"
         lines.append(f"Best {monitor}: {result.best:.4g} at step {result.best_step}.")
     if tested:
         values = ", ".join(f"{name.removeprefix('test/')} {_number(name, value)}" for name, value in _metrics(tested))
-        lines.append(f"Test on {tested['rows']} rows that training never saw: {values}.")
+        lines.append(f"Test on {tested['rows']:,} rows that training never saw: {values}.")
     places = [
         ("checkpoint", find_checkpoint(folder)),
         ("config", folder / "config.toml"),
@@ -76,6 +80,15 @@ def _how(result: Result, was_trained: bool) -> str:
     return "is done" if result.stopped == "done" else f"is over ({result.stopped})"
 
 
+def _targets(built: Built) -> str:
+    """Return the columns of a table that are predicted; the last one where nobody said which."""
+    return ", ".join(map(str, built.data.transform_state.get("targets", ())))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _metrics(tested: dict[str, Any]) -> list[tuple[str, float]]:
     found = [(name, value) for name, value in tested.items() if name.startswith("test/")]
     return sorted(found, key=lambda item: item[0] == "test/loss")
@@ -88,12 +101,15 @@ def _number(name: str, value: float) -> str:
 def _next(built: Built, folder: Path) -> list[tuple[str, str]]:
     rows = {"image": "IMAGE.png", "table": "ROWS.csv", "columns": "ROWS.csv", "text": "TEXT.txt"}
     example = rows.get(str(built.data.transform_state.get("kind")), "ROWS.npy")
-    longer = 2 * built.config.train.epochs
+    lucid, train = program(), built.config.train
+    longer = (
+        f"--train.epochs {2 * train.epochs}" if train.max_steps is None else f"--train.max_steps {2 * train.max_steps}"
+    )
     return [
-        (f"lucid ui {folder.parent}", "see its curves in a browser"),
-        (f"lucid predict {folder} {example}", "answers for new rows"),
-        (f"lucid resume {folder} --train.epochs {longer}", "train longer"),
-        ("lucid new my_project", "a project with your own model and data"),
+        (f"{lucid} ui {folder.parent}", "see its curves in a browser"),
+        (f"{lucid} predict {folder} {example}", "answers for new rows"),
+        (f"{lucid} resume {folder} {longer}", "train longer"),
+        (f"{lucid} new my_project", "a project with your own model and data"),
     ]
 
 
@@ -119,6 +135,7 @@ def plan_text(built: Built) -> str:
     rows = ", ".join(f"{name} {split[name]:,}" for name in ("train", "validation", "test") if name in split)
     lines = [
         ("data", f"{config.data.name}: {data.task}, rows of shape {data.input_shape}, {data.num_outputs} outputs"),
+        *([("target", _targets(built))] if _targets(built) else []),
         ("rows", rows or "not counted"),
         ("model", f"{config.model.name}: {type(built.model).__name__}, {parameters:,} parameters"),
         ("optimizer", f"{type(built.trainer.optimizers[0]).__name__}, lr {config.optimizer.lr:g}"),

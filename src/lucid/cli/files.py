@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_library
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -96,7 +97,9 @@ def export(words: Sequence[str]) -> int:
 
 
 def export_weights(
-    checkpoint: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path], select: str = "model"
+    checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")],
+    out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE.safetensors")],
+    select: str = "model",
 ) -> int:
     """Write the weights of a checkpoint as a safetensors file.
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lucid.cli.settings import program
 from lucid.config import RunConfig, diff, read, to_dict
 from lucid.errors import CheckpointError, ConfigError, ResumeError
 
@@ -37,14 +38,14 @@ def check_folder(config: RunConfig) -> None:
     if refused and config.train.changes == "refuse":
         raise ResumeError(
             f"{text}\nNothing was changed. Start another run with --run_dir runs/NAME, go on as it was with "
-            f"`lucid resume {folder}`, or go on with the new settings with --train.changes accept."
+            f"`{program()} resume {folder}`, or go on with the new settings with --train.changes accept."
         )
     print(text, file=sys.stderr)
 
 
 def _is_settled(key: str, config: RunConfig) -> bool:
-    """Whether a setting was left open and settled when the run was built."""
-    return key == "train.threads" and config.train.threads is None
+    """Whether a setting says nothing about the run, or was left open and settled when the run was built."""
+    return key in ("run_dir", "train.changes") or (key == "train.threads" and config.train.threads is None)
 
 
 def _refuse_other_content(folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from lucid.cli.settings import arguments, read_settings, show_help, wants_help
+from lucid.cli.settings import ConfigFile, arguments, program, read_settings, show_help, wants_help
 from lucid.config import RunConfig, construct, to_dict
 from lucid.config.schema import Text, convert
 from lucid.errors import ConfigError
@@ -53,7 +53,7 @@ def check(words: Sequence[str]) -> int:
 
 
 def check_run(
-    config: tyro.conf.Positional[str | None] = None,
+    config: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[CONFIG | FILE.py:FUNCTION]")] = None,
     steps: int = 6,
     json: bool = False,
     run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008 - shown, never changed
@@ -87,12 +87,13 @@ def lr_find(words: Sequence[str]) -> int:
         print(f"{lr:10.3g}  {loss:.4f}")
     print(found.describe())
     if found.suggestion is not None:
-        print(f"Try:  lucid train {settings.source or ''} --optimizer.lr {found.suggestion:.2g}".replace("  --", " --"))
+        source = f" {settings.source}" if settings.source else ""
+        print(f"Try:  {program()} train{source} --optimizer.lr {found.suggestion:.2g}")
     return 0
 
 
 def lr_find_run(
-    config: tyro.conf.Positional[Path | None] = None,
+    config: ConfigFile = None,
     min_lr: float = 1e-7,
     max_lr: float = 10.0,
     num_steps: int = 100,
@@ -115,7 +116,7 @@ def replay(words: Sequence[str]) -> int:
     return arguments(replay_step, words, "replay")
 
 
-def replay_step(bundle: tyro.conf.Positional[Path]) -> int:
+def replay_step(bundle: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="BUNDLE")]) -> int:
     """Run a step that gave NaN or inf again, bit for bit, and name the first module and tensor that are bad.
 
     Exit code 1 if the step could not be repeated exactly.
@@ -143,7 +144,7 @@ def ui(words: Sequence[str]) -> int:
 
 
 def serve_dashboard(
-    runs: tyro.conf.Positional[Path] = Path("runs"),
+    runs: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="[RUNS]")] = Path("runs"),
     host: str = "127.0.0.1",
     port: int = 7117,
     open_browser: bool = False,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -18,7 +19,7 @@ def new(words: Sequence[str]) -> int:
     return arguments(new_project, words, "new")
 
 
-def new_project(name: tyro.conf.Positional[Path]) -> int:
+def new_project(name: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="NAME")]) -> int:
     """Make a small project of your own: train.py, config.toml and a test. It runs without network.
 
     Example: lucid new my_project && cd my_project && python train.py

@@ -6,15 +6,23 @@ also reads files and the environment, so that one mistake has one message wherev
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+import tyro
 
 from lucid.config import RunConfig, load, parse_overrides
 from lucid.config.files import SUFFIXES
 from lucid.config.schema import Text, hints_of
 from lucid.errors import ConfigError, nearest
+
+ConfigFile = Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[CONFIG]")]
+"""The file of a configuration among the arguments of a command."""
 
 Console = Literal["auto", "rich", "plain", "json", "quiet"]
 
@@ -67,8 +75,6 @@ def _check_top(found: dict[str, Text], own: Sequence[str]) -> None:
 
 def show_help(function: Callable[..., Any], command: str) -> int:
     """Print the help of a command that takes a configuration; defaults are those in effect here."""
-    import tyro
-
     options = (tyro.conf.FlagConversionOff,)  # --train.compile true, as in a file
     tyro.cli(function, args=["--help"], prog=f"lucid {command}", use_underscores=True, config=options)
     return 0
@@ -76,10 +82,17 @@ def show_help(function: Callable[..., Any], command: str) -> int:
 
 def arguments(function: Callable[..., int], words: Sequence[str], command: str) -> int:
     """Read the arguments of a command without a configuration with tyro, and run it."""
-    import tyro
-
     code: int = tyro.cli(function, args=list(words), prog=f"lucid {command}", use_underscores=True)
     return code
+
+
+def program() -> str:
+    """Return what to type for `lucid` here: its path where the shell would not find this one by its name."""
+    called = sys.argv[0]
+    if Path(called).name != "lucid":
+        return "lucid"
+    known = shutil.which("lucid")
+    return "lucid" if known is not None and os.path.samefile(known, called) else called
 
 
 def wants_help(words: Sequence[str]) -> bool:

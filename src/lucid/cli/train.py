@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from lucid.cli.settings import Console, console_mode, read_settings, show_help, wants_help
+from lucid.cli import EXIT_INTERRUPTED
+from lucid.cli.settings import ConfigFile, Console, console_mode, program, read_settings, show_help, wants_help
 from lucid.config import RunConfig, to_dict
 from lucid.config.files import toml_text, write
 from lucid.errors import ConfigError
@@ -42,6 +43,11 @@ def resume(words: Sequence[str]) -> int:
         return {**newest_settings(folder), "run_dir": str(folder)}
 
     settings = read_settings(words[1:], ("console",), base=base)
+    if Path(str(settings.config.run_dir)) != folder:
+        raise ConfigError(
+            f"lucid resume goes on in its folder {folder}, got run_dir {settings.config.run_dir!r}. "
+            f"Leave it out, or start another run with its settings: lucid train --from {folder} --run_dir runs/NAME."
+        )
     return run(settings.config, console_mode(settings.own))
 
 
@@ -61,11 +67,12 @@ def run(config: RunConfig, console: Console) -> int:
         result = built.trainer.fit(built.train_loader, built.validation_loader)
     except Stopped as stopped:
         if console not in ("quiet", "json"):
-            print(f"Stopped by {stopped.reason} with a checkpoint. Go on:  lucid resume {config.run_dir}")
+            print(f"Stopped by {stopped.reason} with a checkpoint. Go on:  {program()} resume {config.run_dir}")
         return int(stopped.code or 0)
     except KeyboardInterrupt:
         if console not in ("quiet", "json"):
-            print(f"\nInterrupted, with a checkpoint. Go on:  lucid resume {config.run_dir}")
+            print(f"\nInterrupted, with a checkpoint. Go on:  {program()} resume {config.run_dir}")
+            return EXIT_INTERRUPTED
         raise
     _finish(built, result, console, started.is_true)
     return result.exit_code
@@ -116,7 +123,7 @@ def _from_checkpoint(own: dict[str, str]) -> dict[str, Any] | None:
 
 
 def train_run(
-    config: tyro.conf.Positional[Path | None] = None,
+    config: ConfigFile = None,
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
     console: Console = "auto",
     run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008 - shown, never changed
@@ -124,6 +131,9 @@ def train_run(
     """Train what a configuration says, or handwritten digits; in a folder that has a run, go on with it.
 
     Settings come from defaults, then CONFIG, then the environment (LUCID_TRAIN__EPOCHS=3), then from here.
+
+    What a model, data set, optimizer or schedule takes besides: --model.options.NAME VALUE, --data.options.NAME VALUE
+    and so on; a name that there is not is answered with those that there are.
 
     Example: lucid train run.toml --optimizer.lr 1e-3 --model.options.width 32
 
@@ -134,7 +144,9 @@ def train_run(
     """
 
 
-def resume_run(run: tyro.conf.Positional[Path], console: Console = "auto") -> None:
+def resume_run(
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")], console: Console = "auto"
+) -> None:
     """Go on with a run, exactly as if it had never stopped, with the settings of its newest checkpoint.
 
     Settings may be changed: lucid resume runs/digits --train.epochs 20. What a change does is said before it
@@ -149,7 +161,7 @@ def resume_run(run: tyro.conf.Positional[Path], console: Console = "auto") -> No
 
 
 def plan_run(
-    config: tyro.conf.Positional[Path | None] = None,
+    config: ConfigFile = None,
     plot: bool = False,
     run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008 - shown, never changed
 ) -> None:
@@ -164,7 +176,7 @@ def plan_run(
 
 
 def print_config(
-    config: tyro.conf.Positional[Path | None] = None,
+    config: ConfigFile = None,
     run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008 - shown, never changed
 ) -> None:
     """Print every setting in effect as TOML: a file to start from.
