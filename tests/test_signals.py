@@ -148,7 +148,8 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path, Net(), Twice())
     assert list((tmp_path / "checkpoints").glob("step-*.lcs")) == []
-    assert max(record.step for record in read_records(tmp_path / "records.jsonl")) < 2
+    kinds = [(record.kind, record.step) for record in read_records(tmp_path / "records.jsonl")]
+    assert kinds == [("plan", 0), ("log", 1), ("stop", 2)]
 
 
 def test_the_users_handlers_are_called_and_put_back(tmp_path: Path) -> None:
