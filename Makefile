@@ -1,10 +1,10 @@
 # make demo    set everything up and train the default network
-# make test    set up if needed and run every test
+# make test    set up if needed and run the tests; with ARGS='-m slow' the sweeps that take minutes
 # make check   lint and types
 # make docs    build the pages of docs/ into site/
 # make bench, make bench-checkpoint    measure (see benchmarks/)
 
-PYTHON ?= python3.11
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
@@ -37,6 +37,7 @@ setup: $(STAMP)
 
 # torch first and pinned, so that nothing else chooses its version.
 $(STAMP): pyproject.toml
+	@echo "Setting up $(VENV): torch and all that demo and tests need, about 2 GB, some minutes. Only this once."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q torch==2.13.0
 	$(BIN)/python -m pip install -q -e '.[dev]'

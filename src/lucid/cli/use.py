@@ -105,8 +105,8 @@ def predict_rows(
 
     Args:
         checkpoint: a .lcs file, or the folder of a run (its best checkpoint).
-        source: what the model was trained on: a table, an image or a folder of images, a .npy or .npz file, or,
-            for a language model, a text file that it goes on writing.
+        source: what the model was trained on: a table, an image or a folder of images, a .npy or .npz file, or, for a
+            language model, a text file that it goes on writing. Nothing is inverted: the digits are light on black.
         out: write a CSV file instead of printing.
         json: print a JSON line per row.
         length: tokens that a language model writes.
