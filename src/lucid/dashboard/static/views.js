@@ -61,7 +61,7 @@
     loss: (row) => (row.loss && row.loss.value !== null ? row.loss.value : Infinity),
     model: (row) => row.model, started: (row) => row.started || 0, changed: (row) => row.changed,
   };
-  const COLUMNS = [["name", "Run"], ["status", "Status"], ["step", "Steps"], ["best", "Best"], ["loss", "Loss"],
+  const COLUMNS = [["name", "Run"], ["status", "Status"], ["step", "Steps"], ["best", "Best"], ["loss", "Train loss"],
     ["model", "Model", "wide"], ["started", "Started", "wide"], ["changed", "Last record", "wide"]];
 
   // The list of runs; `update(rows)` changes only the rows that differ.
@@ -136,7 +136,7 @@
         return element;
       });
       if (elements.length !== body.children.length || elements.some((element, at) => body.children[at] !== element)) body.replaceChildren(...elements);
-      count.textContent = wanted.length === rows.length ? `${rows.length} runs` : `${wanted.length} of ${rows.length} runs`;
+      count.textContent = (wanted.length === rows.length ? "" : `${wanted.length} of `) + (rows.length === 1 ? "1 run" : `${rows.length} runs`);
       empty.hidden = wanted.length > 0;
       empty.textContent = rows.length ? "No run matches." : "There are no runs in this folder yet. A run shows up here as soon as it starts.";
       showButton();
