@@ -191,6 +191,19 @@ def test_an_accepted_learning_rate_takes_effect(tmp_path: Path, scheduled: bool)
     assert used == pytest.approx(wanted, rel=1e-12)
 
 
+def test_a_changed_model_is_called_one(tmp_path: Path) -> None:
+    """By the parameters that are new or gone."""
+
+    def named(model: nn.Module) -> dict[str, Any]:
+        return {"model": model, "optimizer": lambda _, lr: torch.optim.SGD(model.named_parameters(), lr=lr)}
+
+    fit(tmp_path, **named(nn.Linear(2, 1)))
+    with pytest.raises(
+        ResumeError, match=r"The model has other parameters.*: new are 0\.bias, 0\.weight; gone are bias"
+    ):
+        fit(tmp_path, **named(nn.Sequential(nn.Linear(2, 1))))
+
+
 def test_an_accepted_change_leaves_the_others_alone(tmp_path: Path) -> None:
     """A new weight decay does not put the scheduled learning rate back to its beginning."""
 

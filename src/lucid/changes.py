@@ -112,10 +112,22 @@ def refuse(changes: list[Change], where: str) -> None:
     refused = [change for change in changes if change.rule == REFUSED]
     if refused:
         raise ResumeError(
-            f"{where} was made with other settings:\n{table(changes)}\n"
+            f"{where} was made with other settings:\n{table(changes)}\n{_of_the_model(refused)}"
             f'Set {refused[0].setting} back, choose another run_dir, or accept the changes with train.changes="accept" '
             "(the run then goes on with the new settings and is no longer the unbroken one)."
         )
+
+
+def _of_the_model(refused: list[Change]) -> str:
+    """Say that the model is another one, where that is why the optimizer has other parameters."""
+    names = [change for change in refused if change.setting.endswith(".param_names")]
+    was, now = ({name for change in names for name in getattr(change, side) or ()} for side in ("was", "now"))
+    parts = [
+        f"{kind} {', '.join(sorted(some)[:4])}" + (f" and {len(some) - 4} more" if len(some) > 4 else "")
+        for kind, some in (("new are", now - was), ("gone are", was - now))
+        if some
+    ]
+    return f"The model has other parameters than the checkpoint: {'; '.join(parts)}. " if parts else ""
 
 
 def table(changes: list[Change]) -> str:
