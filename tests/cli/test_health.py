@@ -51,7 +51,7 @@ def test_lr_find_names_a_rate_and_leaves_no_trace(lucid: Lucid, flowers: str) ->
     assert code == 0
     assert re.search(r"the loss falls most steeply at [\d.e-]+\nTry:  lucid train flowers.toml --optimizer.lr", out)
     assert not Path("runs").exists()
-    assert "--num_steps must be int, got 'x'" in lucid("lr-find", flowers, "--num_steps", "x")[2]
+    assert "--num_steps must be a whole number, got 'x'" in lucid("lr-find", flowers, "--num_steps", "x")[2]
 
 
 def test_replay_repeats_the_step_that_gave_nan(lucid: Lucid, flowers: str, tmp_path: Path) -> None:
@@ -75,6 +75,23 @@ def test_replay_repeats_the_step_that_gave_nan(lucid: Lucid, flowers: str, tmp_p
     assert "first NaN or inf: " in out
     assert "the replayed step has the same bits as the recorded one" in out
     assert lucid("replay", "none")[0] == 2
+
+
+def test_a_run_that_ends_by_nan_says_how_to_look_at_it(lucid: Lucid, flowers: str) -> None:
+    """A run without such a step says that it has none."""
+    bad = ["--optimizer.lr", "1e30", "--optimizer.name", "sgd", "--train.epochs", "9", "--train.max_grad_norm", "none"]
+    code, out, _ = lucid("train", flowers, *bad, "--console", "plain", "--train.max_skips", "1")
+    assert (code, out.splitlines()[-1]) == (1, "See what was bad in it:  lucid replay runs/flowers")
+    lucid("train", flowers, "--run_dir", "good", "--console", "quiet")
+    code, _, err = lucid("replay", "good")
+    assert (code, "good has nothing to replay" in err) == (2, True)
+
+
+def test_ui_names_a_port_that_there_cannot_be(lucid: Lucid) -> None:
+    """No traceback."""
+    Path("runs").mkdir()
+    code, _, err = lucid("ui", "--port", "99999")
+    assert (code, "cannot listen on 127.0.0.1:99999" in err) == (2, True)
 
 
 def answer(url: str, process: subprocess.Popen[str]) -> int:

@@ -131,6 +131,8 @@ def replay_step(bundle: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(meta
 
     run = bundle if (bundle / "replay").is_dir() else bundle.parent.parent
     found = sorted((run / "replay").glob("*")) if run == bundle else [bundle]
+    if (bundle / "records.jsonl").is_file() and run != bundle:
+        raise ConfigError(f"{bundle} has nothing to replay: no step of this run gave NaN or inf.")
     if not found or not found[-1].is_dir():
         raise ConfigError(f"{bundle} is neither a replay bundle nor a run that has one below replay/.")
     result = replay(found[-1], Configured({**newest_settings(run), "run_dir": str(run)}))
@@ -173,6 +175,9 @@ def _verify(path: Path) -> str | None:
     return bad[0] if bad else None
 
 
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
 def _own(own: dict[str, str], name: str, kind: type, default: Any) -> Any:
     """Return an option of the command itself.
 
@@ -184,4 +189,4 @@ def _own(own: dict[str, str], name: str, kind: type, default: Any) -> Any:
     try:
         return convert(kind, Text(own[name]))
     except ValueError as error:
-        raise ConfigError(f"--{name} must be {kind.__name__}, got {own[name]!r}.") from error
+        raise ConfigError(f"--{name} must be {_KINDS[kind]}, got {own[name]!r}.") from error

@@ -12,7 +12,7 @@ from lucid.cli import EXIT_INTERRUPTED
 from lucid.cli.settings import ConfigFile, Console, console_mode, program, read_settings, show_help, wants_help
 from lucid.config import RunConfig, to_dict
 from lucid.config.files import toml_text, write
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, NonFiniteError
 
 if TYPE_CHECKING:
     from lucid.build import Built
@@ -73,6 +73,10 @@ def run(config: RunConfig, console: Console) -> int:
         if console not in ("quiet", "json"):
             print(f"\nInterrupted, with a checkpoint. Go on:  {program()} resume {config.run_dir}")
             return EXIT_INTERRUPTED
+        raise
+    except NonFiniteError:
+        if console not in ("quiet", "json") and (Path(str(config.run_dir)) / "replay").is_dir():
+            print(f"See what was bad in it:  {program()} replay {config.run_dir}", flush=True)
         raise
     _finish(built, result, console, started.is_true)
     return result.exit_code

@@ -86,7 +86,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # the second for a port that there cannot be
         listener.close()
         raise ConfigError(
             f"cannot listen on {host}:{port}: {error}. Choose another with --port, 0 takes a free one."
