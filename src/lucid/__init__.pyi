@@ -1,5 +1,5 @@
 # What type checkers see: Lucid's own names, and torch's for the rest.
-from torch import *
+from torch import *  # noqa: F403
 from torch import nn as nn
 
 from lucid import amp as amp
@@ -25,11 +25,12 @@ from lucid.callbacks import EarlyStopping as EarlyStopping
 from lucid.config import TrainConfig as TrainConfig
 from lucid.devices import metal_if_available as metal_if_available
 from lucid.evaluation import evaluate as evaluate
-from lucid.rng import seed_all as seed_everything
+from lucid.rng import seed_all as _seed_all
 from lucid.run import Run as Run
-from lucid.serialization import load as load
-from lucid.serialization import save as save
+from lucid.serialization import load as load  # type: ignore[assignment]
+from lucid.serialization import save as save  # type: ignore[assignment]
 from lucid.trainer import Result as Result
 from lucid.trainer import Trainer as Trainer
 
+seed_everything = _seed_all
 __version__: str

@@ -85,7 +85,8 @@ class ClosureStep:
         gradients = [parameter.grad for parameter in state.parameters() if parameter.grad is not None]
         if correction is not None:
             torch._foreach_mul_(gradients, correction)
-        return StepResult(mean, grad_norm(gradients), count, tally.mean_parts(), None, tally.losses), tally
+        parts = tally.mean_parts() if tally.parts else None
+        return StepResult(mean, grad_norm(gradients), count, parts, None, tally.losses), tally
 
 
 def step_for(forward: Forward, optimizers: Sequence[Optimizer], precision: Precision) -> TrainStep | ClosureStep:

@@ -49,7 +49,7 @@ def comparable(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_diff(environment: dict[str, Any]) -> dict[str, Any]:
-    """Return a description without the uncommitted diff, which stands beside the run once and not in each checkpoint."""
+    """Return a description without the uncommitted diff, which stands beside the run and not in each checkpoint."""
     return {**environment, "git": {name: value for name, value in environment["git"].items() if name != "diff"}}
 
 

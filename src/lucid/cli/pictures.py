@@ -19,7 +19,8 @@ def pictures(built: Built, model: nn.Module) -> dict[str, Any]:
     """Return what can be drawn of a model's answers on the test rows, as plain values.
 
     Classification gives "confusion" (row: true class, column: answer), "classes", and "worst": the rows with the
-    largest loss, with their picture where rows are small images. Regression gives "scatter": (target, answer) of some rows.
+    largest loss, with their picture where rows are small images. Regression gives "scatter": (target, answer) of
+    some rows.
     Other tasks give nothing.
 
     Args:
