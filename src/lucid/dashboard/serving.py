@@ -86,6 +86,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(128)  # before the address is printed: whoever comes at once waits and is not refused
     except (OSError, OverflowError) as error:  # the second for a port that there cannot be
         listener.close()
         raise ConfigError(
