@@ -245,3 +245,15 @@ def test_help_imports_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout.rstrip().endswith("False")
     assert "lucid train run.toml --optimizer.lr 1e-3" in done.stdout
+
+
+def test_profile_says_where_the_time_went(lucid: Lucid, flowers: str) -> None:
+    """Each stage has its seconds in the records; a trace is there only where it was asked for."""
+    assert lucid("train", flowers, "--console", "quiet", "--profile")[0] == 0
+    records = [json.loads(line) for line in (RUN / "records.jsonl").read_text().splitlines()]
+    stages = {"time/data", "time/forward", "time/backward", "time/optimizer", "time/other"}
+    assert all(stages <= set(record["values"]) for record in records if record["kind"] == "log")
+    assert not (RUN / "trace.json").exists()
+    traced = ("--console", "quiet", "--run_dir", "traced", "--trace", "--train.epochs", "6")
+    assert lucid("train", flowers, *traced)[0] == 0
+    assert json.loads(Path("traced/trace.json").read_text())["traceEvents"]

@@ -50,7 +50,7 @@ def _is_settled(key: str, config: RunConfig) -> bool:
 
 def _refuse_other_content(folder: Path) -> None:
     """A folder without a run may hold what a run writes, and nothing else: nothing of a person's is overwritten."""
-    ours = {"config.toml", "environment.json", "records.jsonl", "checkpoints", "report.html", "test.json"}
+    ours = {"config.toml", "environment.json", "records.jsonl", "checkpoints", "report.html", "test.json", "trace.json"}
     others = [path.name for path in folder.iterdir() if path.name not in ours] if folder.is_dir() else []
     if others and not (folder / "environment.json").is_file():
         raise ConfigError(

@@ -23,8 +23,9 @@ def train(words: Sequence[str]) -> int:
     """Train what a configuration says; in a folder that has a run, go on with it."""
     if wants_help(words):
         return show_help(train_run, "train")
-    settings = read_settings(words, ("from", "console"), base=_from_checkpoint)
-    return run(settings.config, console_mode(settings.own))
+    settings = read_settings(words, ("from", "console", "profile", "trace"), base=_from_checkpoint)
+    profile, trace = (settings.own.get(name, "false").lower() == "true" for name in ("profile", "trace"))
+    return run(settings.config, console_mode(settings.own), profile or trace, trace)
 
 
 def resume(words: Sequence[str]) -> int:
@@ -51,7 +52,7 @@ def resume(words: Sequence[str]) -> int:
     return run(settings.config, console_mode(settings.own))
 
 
-def run(config: RunConfig, console: Console) -> int:
+def run(config: RunConfig, console: Console, profile: bool = False, trace: bool = False) -> int:
     """Train, then judge the best checkpoint on the rows kept for the test, and say where things lie."""
     from lucid.cli.folder import check_folder
 
@@ -63,6 +64,10 @@ def run(config: RunConfig, console: Console) -> int:
 
     started = _Started()
     built = build(config, reports=[ConsoleReport(console)], callbacks=[started])
+    if profile:
+        from lucid.profiling import Profile
+
+        built.trainer.profile = Profile(trace=Path(str(config.run_dir)) / "trace.json" if trace else None)
     try:
         result = built.trainer.fit(built.train_loader, built.validation_loader)
     except Stopped as stopped:
@@ -130,6 +135,8 @@ def train_run(
     config: ConfigFile = None,
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
     console: Console = "auto",
+    profile: bool = False,
+    trace: bool = False,
     run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008 - shown, never changed
 ) -> None:
     """Train what a configuration says, or handwritten digits; in a folder that has a run, go on with it.
@@ -145,6 +152,8 @@ def train_run(
         config: TOML or YAML file.
         from_: take the settings inside this checkpoint (.lcs) as defaults.
         console: what the terminal shows; plain: a line per record; json: the records.
+        profile: measure the time of each stage: data, forward, backward, optimizer, evaluation, save.
+        trace: the same, and write a trace of torch's profiler over five steps to trace.json in the run's folder.
     """
 
 
