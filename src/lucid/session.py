@@ -143,7 +143,7 @@ class Session:
                 self._say_goodbye()
             elif not self.is_done:
                 with suppress(Exception):  # the error that ends the run is the one to see
-                    self.write("stop", info={"reason": f"{kind.__name__}: {error}"})
+                    self.write("stop", info={"reason": f"{kind.__name__}: {error}".removesuffix(": ")})
         finally:
             self._stack.close()
 

@@ -150,6 +150,12 @@ def test_file_keeps_to_the_line_length_and_is_not_overwritten(lucid: Lucid, plac
     assert (code, "plain.py exists" in err) == (2, True)
 
 
+def test_place_that_cannot_be_written_is_said(lucid: Lucid, place: Path) -> None:
+    """Here a folder that is none."""
+    code, _, err = lucid("eject", "--out", "none/plain.py")
+    assert (code, "cannot write none/plain.py: No such file" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -235,6 +235,8 @@ def test_stopped_run_has_a_checkpoint_and_its_exit_code(tmp_path: Path, flowers:
     assert process.returncode == code
     assert "lucid resume runs/flowers" in out
     assert err == ""  # said once
+    newest = max(tmp_path.glob("runs/flowers/checkpoints/*.lcs")).name
+    assert number != signal.SIGINT or f"Newest checkpoint: runs/flowers/checkpoints/{newest}." in out
 
 
 def test_help_imports_no_torch() -> None:

@@ -29,7 +29,10 @@ def eject(words: Sequence[str]) -> int:
     path = Path(settings.own["out"])
     if path.exists():
         raise ConfigError(f"{path} exists. Nothing was changed; choose another name.")
-    path.write_text(text, encoding="utf-8")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}.") from error
     print(f"{path}: {len(text.splitlines())} lines. Run it: python {path}")
     return 0
 

@@ -76,7 +76,9 @@ def run(config: RunConfig, console: Console, profile: bool = False, trace: bool 
         return int(stopped.code or 0)
     except KeyboardInterrupt:
         if console not in ("quiet", "json"):
-            print(f"\nInterrupted, with a checkpoint. Go on:  {program()} resume {config.run_dir}")
+            newest = max((Path(str(config.run_dir)) / "checkpoints").glob("step-*.lcs"), default=None)
+            print(f"\nInterrupted. Newest checkpoint: {newest or 'none yet'}.")
+            print(f"Go on:  {program()} resume {config.run_dir}")
             return EXIT_INTERRUPTED
         raise
     except NonFiniteError:
