@@ -43,6 +43,31 @@ def test_word_column_keeps_a_place_for_missing_and_none_for_unseen() -> None:
     assert apply_column(column, ["y", None, "new"]).tolist() == [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
 
 
+def test_one_word_in_a_column_of_numbers_is_no_kind_of_word() -> None:
+    """Else each number would become a feature of its own; a few numbers among words are words."""
+    numbers = [str(number) for number in range(40)]
+    with pytest.raises(DataError, match="column 'a' holds 'oops' among 40 numbers"):
+        fit_column("a", [*numbers, "oops"])
+    assert fit_column("a", ["1", "2", "3"] * 20 + ["crew"])["kind"] == "words"
+    assert fit_column("a", numbers + ["x"] * 10)["kind"] == "words"
+
+
+def test_target_of_one_class_is_refused(tmp_path: Path) -> None:
+    """Accuracy 100 % would say nothing."""
+    (tmp_path / "one.csv").write_text("a,kind\n" + "1,x\n2,x\n" * 10)
+    with pytest.raises(DataError, match=r"one.csv: the target 'kind' is 'x' in every row"):
+        build(f"csv:{tmp_path / 'one.csv'}", {}, validation=0.2, test=0.2, split_seed=0)
+
+
+def test_table_without_a_header_is_refused(tmp_path: Path) -> None:
+    """Else its first row would be the names; years are names."""
+    (tmp_path / "bare.csv").write_text("M,0.455,15\n" + "F,0.5,7\nM,0.4,9\n" * 10)
+    with pytest.raises(DataError, match=r"bare.csv: the first line must name the columns, got the number '0.455'"):
+        build(f"csv:{tmp_path / 'bare.csv'}", {}, validation=0.2, test=0.2, split_seed=0)
+    (tmp_path / "years.csv").write_text("land,2019,2020\n" + "a,0.5,7\nb,0.4,9\n" * 10)
+    assert build(f"csv:{tmp_path / 'years.csv'}", {}, validation=0.2, test=0.2, split_seed=0).input_shape == (3,)
+
+
 def test_words_where_numbers_were_are_named() -> None:
     """With column and row."""
     column = fit_column("a", ["1", "2"])
@@ -80,8 +105,9 @@ def test_target_of_words_or_few_numbers_is_classes(houses: Path) -> None:
 
 def test_rows_without_a_target_are_left_out(houses: Path) -> None:
     """There is nothing to learn from them."""
+    houses.write_text(HOUSES.replace("yes", "no", 4))
     bundle = build(f"csv:{houses}", {"target": "garden"}, validation=0, test=0)
-    assert (bundle.split["train"], bundle.class_names) == (32, ["yes"])
+    assert (bundle.split["train"], bundle.class_names) == (32, ["no", "yes"])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from lucid.errors import DataError
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 MAX_WORDS = 1000
+STRAY = 20
+"""Different numbers from which on a column with at most a tenth of words is one of numbers with a slip in it."""
 
 
 def is_missing(cell: Any) -> bool:
@@ -47,7 +49,7 @@ def fit_column(name: str, cells: Sequence[Any]) -> dict[str, Any]:
         Plain values for `apply_column`.
 
     Raises:
-        DataError: words without end, such as names or identifiers.
+        DataError: words without end, such as names or identifiers; or a stray word in a column of numbers.
     """
     if is_numeric(cells):
         held = torch.tensor([float(cell) for cell in cells if not is_missing(cell)], dtype=torch.float64)
@@ -62,6 +64,7 @@ def fit_column(name: str, cells: Sequence[Any]) -> dict[str, Any]:
             "std": std or 1.0,
             "missing": len(held) < len(cells),
         }
+    _refuse_stray(name, cells)
     words = sorted({_word(cell) for cell in cells})
     if len(words) > MAX_WORDS:
         raise DataError(
@@ -69,6 +72,18 @@ def fit_column(name: str, cells: Sequence[Any]) -> dict[str, Any]:
             f'Leave it out: --data.options.drop "[\\"{name}\\"]".'
         )
     return {"name": name, "kind": "words", "words": words}
+
+
+def _refuse_stray(name: str, cells: Sequence[Any]) -> None:
+    """A slip of the pen in a column of numbers would make a word of every number."""
+    held = [cell for cell in cells if not is_missing(cell)]
+    numbers = [number for cell in held if (number := as_number(cell)) is not None]
+    if len(set(numbers)) > STRAY and 10 * len(numbers) >= 9 * len(held):
+        stray = next(cell for cell in held if as_number(cell) is None)
+        raise DataError(
+            f"column {name!r} holds {stray!r} among {len(numbers)} numbers. Mend it or leave the cell empty, or leave "
+            f'the column out: --data.options.drop "[\\"{name}\\"]".'
+        )
 
 
 def _word(cell: Any) -> str:

@@ -84,6 +84,8 @@ def _bundle(path: str, cells: Columns, goals: Columns, task: str, split: tuple[f
     if task == "classification":
         words = [str(cell).strip() for cell in next(iter(goals.values()))]
         names = sorted(set(words), key=_by_number)
+        if len(names) < 2:
+            raise DataError(f"{path}: the target {next(iter(goals))!r} is {names[0]!r} in every row. Name another one.")
         place = {name: index for index, name in enumerate(names)}
         y = torch.tensor([place[word] for word in words], dtype=torch.int64)
     else:
@@ -91,12 +93,15 @@ def _bundle(path: str, cells: Columns, goals: Columns, task: str, split: tuple[f
         names = list(goals) if task == "multilabel" else None
     rows = split_rows(len(y), validation=split[0], test=split[1], seed=split[2],
                       labels=y if task == "classification" else None)  # fmt: skip
-    learnt = [fit_column(name, [column[row] for row in rows.train]) for name, column in cells.items()]
+    try:
+        learnt = [fit_column(name, [column[row] for row in rows.train]) for name, column in cells.items()]
+        x = apply_columns(learnt, cells)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
     state: dict[str, Any] = {"kind": "table", "columns": learnt, "targets": list(goals)}
     if task == "regression":
         scaler = Scaler.fit(y[rows.train])
         y, state["target_scaler"] = scaler.apply(y), scaler.to_dict()
-    x = apply_columns(learnt, cells)
     train = pick(x, y, rows.train)
     if train is None:
         raise DataError(f"{path}: no rows to train on.")
@@ -164,6 +169,9 @@ def _read_csv(path: Path) -> Columns:
     if len(set(header)) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise DataError(f"{path}: the header names {twice!r} twice. Every column needs a name of its own.")
+    for name in header:
+        if (number := as_number(name)) is not None and not number.is_integer():  # years may be names
+            raise DataError(f"{path}: the first line must name the columns, got the number {name!r}. Add such a line.")
     for line, row in rows:
         if len(row) != len(header):
             raise DataError(f"{path}, line {line}: {len(row)} cells, the header has {len(header)}.")
