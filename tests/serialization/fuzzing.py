@@ -100,6 +100,15 @@ def change_bytes(raw: bytes, dice: random.Random) -> bytes:
     return bytes(data)
 
 
+def change_footer(parts: Parts, dice: random.Random) -> None:
+    """Set one field of the footer."""
+    name = dice.choice(
+        ("size", "data_start", "manifest_start", "manifest_size", "table_start", "chunks", "chunk", "minor")
+    )
+    limit = (1 << 16) - 1 if name == "minor" else (1 << 64) - 1
+    parts.footer[name] = dice.choice((0, 1, 8, 4096, 1 << 20, 1 << 31, 1 << 62, limit)) & limit
+
+
 def mutate(raw: bytes, dice: random.Random) -> bytes:
     """Return a changed file with valid checksums."""
     parts = Parts.of(raw)
@@ -110,11 +119,7 @@ def mutate(raw: bytes, dice: random.Random) -> bytes:
         elif kind < 7:
             change_json(parts.header, dice)
         elif kind == 7:
-            name = dice.choice(
-                ("size", "data_start", "manifest_start", "manifest_size", "table_start", "chunks", "chunk", "minor")
-            )
-            limit = (1 << 16) - 1 if name == "minor" else (1 << 64) - 1
-            parts.footer[name] = dice.choice((0, 1, 8, 4096, 1 << 20, 1 << 31, 1 << 62, limit)) & limit
+            change_footer(parts, dice)
         elif kind == 8:
             parts.raw_manifest = change_bytes(json.dumps(parts.manifest).encode(), dice)
         else:

@@ -23,6 +23,7 @@ class Parts:
     raw_manifest: bytes | None = None
     footer: dict[str, int] = field(default_factory=dict)
     padding: bytes = b""
+    page: int = 4096
 
     @classmethod
     def of(cls, raw: bytes) -> Parts:
@@ -47,7 +48,7 @@ class Parts:
         if header is None:
             entry = {"dtype": "U8", "shape": [tail], "data_offsets": [size, size + tail]}
             header = json.dumps({**self.header, layout.TAIL_NAME: entry}).encode()
-        length = -(-(8 + len(header)) // 4096) * 4096 - 8
+        length = -(-(8 + len(header)) // self.page) * self.page - 8
         head = struct.pack("<Q", length) + header.ljust(length)
         start = len(head) + size
         fields = {
