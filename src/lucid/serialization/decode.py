@@ -52,15 +52,15 @@ class Decoder:
         self._live = live or {}
         self._made: dict[tuple[int, str, bool], torch.Tensor] = {}
         # What may be copied out of tensors: each once. Else a small file could name one large tensor many times.
-        self._room = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
+        self._room: int | None = None
 
     def decode(self, node: Node, depth: int = 0) -> Any:
         """Return the value of a node; a tag this reader does not know is a `FormatError`."""
         if depth > 2 * MAX_DEPTH:
             raise FormatError(f"the tree must nest at most {2 * MAX_DEPTH} levels.")
-        if isinstance(node, list):
+        if type(node) is list:
             return [self.decode(item, depth + 1) for item in node]
-        if not isinstance(node, dict):
+        if type(node) is not dict:
             return node
         tag = node.get("$")
         if tag is None:
@@ -100,7 +100,9 @@ class Decoder:
 
     def _plain(self, index: int) -> torch.Tensor:
         """Return a tensor that is about to be copied; a view that claims more than there is in memory is refused."""
-        tensor = self.tensors[index]
+        if self._room is None:
+            self._room = sum(tensor.untyped_storage().nbytes() for tensor in self.tensors.values())
+        tensor = self.tensors[index].detach()
         size = tensor.numel() * tensor.element_size()
         self._room -= size
         if self._room < 0 or size > tensor.untyped_storage().nbytes():

@@ -234,8 +234,8 @@ class Encoder:
         data = value.detach()
         flipped = data.is_conj() or data.is_neg()
         key = (data.device, data.dtype, data.data_ptr(), data.shape, data.stride(), flipped and id(value))
-        known = self._known.get(key) if data.numel() else None
-        if known is not None:
+        known = self._known.get(key)
+        if known is not None and data.numel():
             return known  # tied: stored once
         slot = tensor_slot(data, path)
         if slot is None:

@@ -16,7 +16,7 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -48,8 +48,7 @@ WIDTHS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """One tensor of the header: its name, element type, shape and bytes [start, stop) of the data region."""
 
     name: str

@@ -23,9 +23,17 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
+# The interpreter's own call: an array type of ctypes for each new size would cost more than all the rest.
+_WRITABLE = 0x200  # PyBUF_WRITE
+_view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
+
+
 def view(address: int, size: int) -> memoryview:
     """Return a writable view of `size` bytes of memory; the caller keeps their owner alive."""
-    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
+    made: memoryview = _view(address, size, _WRITABLE)
+    return made
 
 
 def copy(target: int, source: int, size: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lucid.errors import FormatError, MismatchError, nearest
@@ -36,20 +36,25 @@ def children(node: Node) -> Iterator[tuple[Node, Node]]:
 def references(node: Node) -> list[int]:
     """Return the indices of all tensors that a node needs, each once, in order."""
     found: set[int] = set()
-    stack = [node]
+    stack = [node] if isinstance(node, dict | list) else []
     while stack:
         item = stack.pop()
-        if isinstance(item, dict):
-            if "$" in item:
+        inner: Iterable[Node] = item
+        if type(item) is dict:
+            tag = item.get("$")
+            if tag is not None:
                 index = item.get("i")
                 if type(index) is int:
                     found.add(index)
+                if tag in ("t", "p"):
+                    continue
                 parts = item.get("p")
-                if item["$"] == "sparse" and isinstance(parts, dict):
+                if tag == "sparse" and isinstance(parts, dict):
                     found.update(part for part in parts.values() if type(part) is int)
-            stack.extend(inner for inner in item.values() if isinstance(inner, dict | list))
-        elif isinstance(item, list):
-            stack.extend(inner for inner in item if isinstance(inner, dict | list))
+            inner = item.values()
+        for part in inner:
+            if type(part) is dict or type(part) is list:
+                stack.append(part)
     return sorted(found)
 
 

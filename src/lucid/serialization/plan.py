@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -106,21 +105,25 @@ def find_aliases(slots: list[Slot]) -> dict[int, dict[str, Any]]:
     spans: list[tuple[str, int, int, int]] = []
     for index, slot in enumerate(slots):
         tensor = slot.owner
-        if isinstance(tensor, torch.Tensor) and slot.size and not (tensor.is_conj() or tensor.is_neg()):
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        if slot.address:  # dense, and its bytes are what it spans
+            spans.append((slot.device, slot.address, slot.address + slot.size, index))
+        elif slot.size and not (tensor.is_conj() or tensor.is_neg()):
             start = tensor.data_ptr()
             spans.append((slot.device, start, start + extent(tensor), index))
     spans.sort()
     aliases: dict[int, dict[str, Any]] = {}
-    for _, group in groupby(spans, key=lambda span: span[0]):
-        cluster: list[tuple[str, int, int, int]] = []
-        end = -1
-        for span in group:
-            if span[1] >= end:
-                _resolve(cluster, slots, aliases)
-                cluster = []
+    cluster = spans[:1]
+    end = spans[0][2] if spans else 0
+    for span in spans[1:]:
+        if span[1] < end and span[0] == cluster[0][0]:
             cluster.append(span)
             end = max(end, span[2])
+            continue
         _resolve(cluster, slots, aliases)
+        cluster, end = [span], span[2]
+    _resolve(cluster, slots, aliases)
     return aliases
 
 

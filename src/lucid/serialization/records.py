@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,8 +11,7 @@ from lucid.serialization import dtypes, layout
 from lucid.serialization.slots import is_permuted
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One tensor. `block` is None for a view of another tensor: of `base`, from byte `offset` on."""
 
     device: str

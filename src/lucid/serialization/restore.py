@@ -15,6 +15,8 @@ from lucid.serialization.nodes import PAIRS, Node, children, find, key_text, ref
 from lucid.serialization.reader import Reader
 from lucid.serialization.records import Record
 
+Path = tuple[Any, ...]
+
 SHOWN = 10  # problems listed in one message
 
 
@@ -68,23 +70,25 @@ class Match:
 
     def __init__(self, reader: Reader, types: Sequence[type]) -> None:
         self.reader = reader
-        self.pairs: dict[int, list[tuple[str, torch.Tensor]]] = {}
+        self.pairs: dict[int, list[tuple[Path, torch.Tensor]]] = {}
         self._keys = Decoder({}, types)
         self._wrong: list[str] = []
         self._missing: list[str] = []
         self._unexpected: list[str] = []
 
-    def walk(self, node: Node, target: Any, path: tuple[Any, ...]) -> None:
+    def walk(self, node: Node, target: Any, path: Path) -> None:
         """Pair what a node and a part of the live state have in common."""
         if isinstance(target, torch.Tensor):
-            self._pair(node, target, "/".join(map(str, path)))
+            self._pair(node, target, path)
         elif isinstance(target, Mapping) and target:
             self._table(self._items(node), target, path)
         elif isinstance(target, list | tuple) and target:
             self._table(self._items(node), dict(enumerate(target)), path)
 
     def _items(self, node: Node) -> dict[Any, Node]:
-        pairs = isinstance(node, dict) and node.get("$") in PAIRS
+        if isinstance(node, dict) and "$" not in node:
+            return node
+        pairs = isinstance(node, dict) and node["$"] in PAIRS
         return {self._keys.decode(key) if pairs else key: item for key, item in children(node)}
 
     def _table(self, items: dict[Any, Node], target: Mapping[Any, Any], path: tuple[Any, ...]) -> None:
@@ -97,16 +101,16 @@ class Match:
             if key not in items:
                 self._missing.extend(_live_paths(value, (*path, key)))
 
-    def _pair(self, node: Node, target: torch.Tensor, path: str) -> None:
+    def _pair(self, node: Node, target: torch.Tensor, path: Path) -> None:
         if not _is_tensor(node):
-            self._wrong.append(f"{path!r} is a tensor in the live state and none in the file")
+            self._wrong.append(f"{_show(path)} is a tensor in the live state and none in the file")
             return
         record = self.reader.records[node["i"]]
         shape = record.full_shape
-        if tuple(target.shape) != shape:
-            self._wrong.append(f"tensor {path!r} has shape {shape}, the live state expects {tuple(target.shape)}")
-        elif target.dtype != record.dtype:
-            self._wrong.append(f"tensor {path!r} has dtype {record.dtype}, the live state expects {target.dtype}")
+        if target.shape != shape:
+            self._wrong.append(f"tensor {_show(path)} has shape {shape}, the live state expects {tuple(target.shape)}")
+        elif target.dtype is not record.dtype:
+            self._wrong.append(f"tensor {_show(path)} has dtype {record.dtype}, the live state expects {target.dtype}")
         else:
             self.pairs.setdefault(node["i"], []).append((path, target))
 
@@ -134,9 +138,9 @@ class Match:
             if not pairs:
                 continue
             tensor = pairs[0][1]
-            if _is_direct(self.reader.records[index], tensor) and tensor.data_ptr() not in taken:
-                direct[index] = tensor.detach()
-                taken.add(tensor.data_ptr())
+            if _is_direct(self.reader.records[index], tensor) and (address := tensor.data_ptr()) not in taken:
+                direct[index] = tensor
+                taken.add(address)
         fresh = [index for index in needed if index not in self.pairs]
         made = self.reader.read([*direct, *fresh], direct)
         with torch.no_grad():
@@ -147,7 +151,7 @@ class Match:
         return made
 
     def _copy(
-        self, index: int, pairs: list[tuple[str, torch.Tensor]], direct: Mapping[int, torch.Tensor], taken: set[int]
+        self, index: int, pairs: list[tuple[Path, torch.Tensor]], direct: Mapping[int, torch.Tensor], taken: set[int]
     ) -> None:
         """Copy to the targets that could not be read into: other devices and layouts, views, second names."""
         rest = pairs[1:] if index in direct else pairs
@@ -159,11 +163,15 @@ class Match:
                 continue
             if target.numel() and target.data_ptr() in taken and not torch.equal(target.cpu(), source):
                 raise MismatchError(
-                    f"{self.reader.where}: {path!r} shares its memory with another tensor of the live state, but the "
-                    "file has other values for it: the live model is tied, the saved one was not."
+                    f"{self.reader.where}: {_show(path)} shares its memory with another tensor of the live state, but "
+                    "the file has other values for it: the live model is tied, the saved one was not."
                 )
             target.copy_(source)
             taken.add(target.data_ptr())
+
+
+def _show(path: Path) -> str:
+    return repr("/".join(map(str, path)))
 
 
 def _is_tensor(node: Node) -> bool:
@@ -176,7 +184,7 @@ def _is_direct(record: Record, tensor: torch.Tensor) -> bool:
         record.block is not None
         and record.stride is None
         and record.expand is None
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and tensor.layout is torch.strided
         and tensor.is_contiguous()
         and not (tensor.is_conj() or tensor.is_neg())

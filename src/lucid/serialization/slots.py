@@ -40,10 +40,10 @@ class Slot:
 def tensor_slot(tensor: torch.Tensor, path: tuple[object, ...]) -> Slot | None:
     """Return the slot of a strided tensor, or None if its dtype cannot be stored."""
     shape = tuple(tensor.shape)
-    stride = tensor.stride()
     extras: dict[str, Any] | None = None
     contiguous = tensor.is_contiguous()
     if not contiguous and tensor.numel():
+        stride = tensor.stride()
         if 0 in stride and any(n > 1 and s == 0 for n, s in zip(shape, stride, strict=True)):
             # An expanded tensor: its extent once, and the shape to which it is expanded.
             extras = {"expand": list(shape)}
@@ -59,9 +59,9 @@ def tensor_slot(tensor: torch.Tensor, path: tuple[object, ...]) -> Slot | None:
     code, stored_shape = form
     if tensor.dtype not in dtypes.DIRECT:
         extras = {**(extras or {}), "dt": dtypes.name_of(tensor.dtype), "shape": list(shape)}
-    device = "cpu" if tensor.device.type == "cpu" else str(tensor.device)
+    device = "cpu" if tensor.is_cpu else str(tensor.device)
     direct = contiguous and device == "cpu" and not tensor.is_conj() and not tensor.is_neg()
-    size = tensor.numel() * tensor.element_size()
+    size = tensor.nbytes
     address = tensor.data_ptr() if direct and size else 0
     return Slot(path, code, stored_shape, size, address, tensor, device, extras)
 
