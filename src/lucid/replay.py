@@ -61,7 +61,7 @@ class Replay:
             lines.append(f"first NaN or inf: {self.finding.describe()}")
         else:
             named = ", ".join(f"{name} ({norm:.4g})" for name, norm in self.largest)
-            lines.append(f"nothing is NaN or inf; largest gradients: {named}")
+            lines.append(f"no output or gradient holds NaN or inf, a norm may overflow; largest norms: {named}")
         same = "the replayed step has the same bits as the recorded one"
         lines.append(same if self.is_exact else f"not the recorded step, these differ: {', '.join(self.differs)}")
         return "\n".join(lines)

@@ -163,7 +163,7 @@ def test_newest_good_one_is_found_with_a_reason_for_the_others(tmp_path: Path, d
         entry = kept.latest()
         assert entry is not None
         assert entry.step == 1
-        assert [(bad.name, str(bad) in reason) for bad, reason in kept.refused] == [(path.name, True)]
+        assert [(bad, bool(reason), str(bad) in reason) for bad, reason in kept.refused] == [(path, True, False)]
         kept.save({"w": torch.zeros(1)}, step=2)
         newest = kept.latest()
         assert newest is not None

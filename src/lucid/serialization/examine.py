@@ -118,8 +118,13 @@ class Report:
         return {"ok": self.ok, **asdict(self)}
 
     def __str__(self) -> str:
-        lines = [f"{'ok ' if file.ok else 'BAD'}  {file.file}  {file.reason or file.bytes}" for file in self.files]
+        lines = [f"{'ok ' if file.ok else 'BAD'}  {file.file}  {_said(file)}" for file in self.files]
         return "\n".join(lines + [f"note {note}" for note in self.notes])
+
+
+def _said(file: FileReport) -> str:
+    """Return the size of a right file or what is wrong with a bad one, whose message begins with its path again."""
+    return file.reason.removeprefix(f"{file.file}: ") if file.reason else f"{file.bytes:,} bytes"
 
 
 def verify(path: Source) -> Report:
