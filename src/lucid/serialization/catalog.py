@@ -44,7 +44,7 @@ class Catalog:
     def refused(self) -> list[tuple[Path, str]]:
         """Return the broken files, each with the reason."""
         found = [(self._folder.path / name, item) for name, (_, item) in self._known.items() if isinstance(item, str)]
-        return [(path, reason.removeprefix(f"{path}: ")) for path, reason in found]
+        return [(path, reason.removeprefix(str(path)).lstrip(": ")) for path, reason in found]
 
     def foreign(self) -> list[Path]:
         """Return the checkpoints of other runs."""

@@ -124,7 +124,7 @@ class Report:
 
 def _said(file: FileReport) -> str:
     """Return the size of a right file or what is wrong with a bad one, whose message begins with its path again."""
-    return file.reason.removeprefix(f"{file.file}: ") if file.reason else f"{file.bytes:,} bytes"
+    return file.reason.removeprefix(file.file).lstrip(": ") if file.reason else f"{file.bytes:,} bytes"
 
 
 def verify(path: Source) -> Report:
