@@ -51,6 +51,7 @@ _RULES = {
     "run.": TAKES_EFFECT,
     "run_dir": TAKES_EFFECT,
     "name": TAKES_EFFECT,
+    "trackers": TAKES_EFFECT,
     "": REFUSED,
 }
 

@@ -259,3 +259,15 @@ def test_profile_says_where_the_time_went(lucid: Lucid, flowers: str) -> None:
     traced = ("--console", "quiet", "--run_dir", "traced", "--trace", "--train.epochs", "6")
     assert lucid("train", flowers, *traced)[0] == 0
     assert json.loads(Path("traced/trace.json").read_text())["traceEvents"]
+
+
+def test_trackers_get_the_records_too(lucid: Lucid, flowers: str) -> None:
+    """A tracker named in the settings has the values of the run; an unknown one is refused before any work."""
+    assert lucid("train", flowers, "--console", "quiet", "--trackers", "csv")[0] == 0
+    table = next(RUN.rglob("*.csv")).read_text().splitlines()
+    assert "train/loss" in table[0]
+    assert len(table) > 3
+    code, _, err = lucid("train", flowers, "--run_dir", "other", "--trackers", "csv,tensorbord")
+    assert code == 2
+    assert "Did you mean 'tensorboard'?" in err
+    assert not Path("other").exists()

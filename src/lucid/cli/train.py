@@ -60,10 +60,12 @@ def run(config: RunConfig, console: Console, profile: bool = False, trace: bool 
     from lucid.build import build
     from lucid.cli.ending import _Started
     from lucid.report import ConsoleReport
+    from lucid.report.trackers import make
     from lucid.signals import Stopped
 
     started = _Started()
-    built = build(config, reports=[ConsoleReport(console)], callbacks=[started])
+    trackers = [make(name, str(config.run_dir)) for name in config.trackers]
+    built = build(config, reports=[ConsoleReport(console), *trackers], callbacks=[started])
     if profile:
         from lucid.profiling import Profile
 

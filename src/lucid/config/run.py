@@ -107,6 +107,8 @@ class RunConfig:
     """Name of the run. None: the configuration file's name, else the data's."""
     run_dir: str | None = None
     """Folder of the run. None: runs/NAME."""
+    trackers: list[str] = field(default_factory=list)
+    """Where records go besides the run's folder: csv, tensorboard, wandb, mlflow, trackio; several by commas."""
     task: str = "auto"
     """classification, multilabel, regression, language-modelling, or my_module:train_step. auto: what the data is."""
     loss: str = "auto"

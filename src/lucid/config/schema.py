@@ -172,6 +172,8 @@ def _from_text(kind: Any, text: str) -> Any:
         return _require(text in ("true", "True", "false", "False"), text in ("true", "True"))
     if kind in (int, float):
         return kind(text)
+    if get_origin(kind) is list and not text.startswith("["):
+        return convert(kind, text.split(","))
     return convert(kind, _literal(text))
 
 
