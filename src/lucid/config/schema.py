@@ -114,7 +114,7 @@ def convert(kind: Any, value: Any) -> Any:
     if origin is Literal:
         return _one_of(arms, value)
     if origin in (list, tuple, dict):
-        value = _literal(value.text) if isinstance(value, Text) else value
+        value = _typed(origin, value.text) if isinstance(value, Text) else value
         return _container(origin, arms, value)
     if isinstance(value, Text):
         return _from_text(kind, value.text)
@@ -127,6 +127,11 @@ def convert(kind: Any, value: Any) -> Any:
     if is_dataclass(kind) and isinstance(kind, type):
         return value if isinstance(value, kind) else construct(kind, _require(isinstance(value, Mapping), value))
     return _require(not isinstance(kind, type) or isinstance(value, kind), value)
+
+
+def _typed(origin: Any, text: str) -> Any:
+    """Read a container typed in a shell: as TOML, or a list of words by commas."""
+    return text.split(",") if origin is list and text and text[0] not in "[\"'" else _literal(text)
 
 
 def _require(fits: bool, value: Any) -> Any:
@@ -172,8 +177,6 @@ def _from_text(kind: Any, text: str) -> Any:
         return _require(text in ("true", "True", "false", "False"), text in ("true", "True"))
     if kind in (int, float):
         return kind(text)
-    if get_origin(kind) is list and not text.startswith("["):
-        return convert(kind, text.split(","))
     return convert(kind, _literal(text))
 
 
