@@ -101,7 +101,9 @@ def mutator(data: bytes, max_size: int, seed: int) -> bytes:
 def change(parts: Parts, dice: random.Random) -> None:
     """Change one part of a file."""
     kind = dice.randrange(20)
-    if kind < 9 and parts.raw_manifest is None:
+    if kind < 5 and parts.raw_manifest is None:
+        change_number(parts.manifest, dice)
+    elif kind < 9 and parts.raw_manifest is None:
         for _ in range(dice.randint(1, 3)):
             fuzzing.change_json(parts.manifest, dice)
     elif kind < 13:
@@ -116,6 +118,22 @@ def change(parts: Parts, dice: random.Random) -> None:
         fuzzing.change_footer(parts, dice)
     else:
         parts.data = bytes(atheris.Mutate(parts.data, len(parts.data) + 64)) if parts.data else b"\x00"
+
+
+def change_number(manifest: Any, dice: random.Random) -> None:
+    """Change one number, of what is said of tensors if there is any, or repeat a node."""
+    parts = manifest if not isinstance(manifest, dict) or dice.randrange(3) == 0 else manifest.get("tensors")
+    places = fuzzing.nodes(parts, [])
+    numbers = [(where, key) for where, key in places if type(where[key]) is int]
+    if numbers and dice.randrange(5):
+        where, key = dice.choice(numbers)
+        old = where[key]
+        where[key] = dice.choice(
+            (0, 1, 2, old + 1, old - 1, old * 2, old * 8, old + 64, 1 << 20, 1 << 40, 1 << 60, -old)
+        )
+    elif places:
+        where, key = dice.choice(places)
+        where[key] = [where[key]] * dice.randint(1, 40)
 
 
 def crossover(one: bytes, other: bytes, max_size: int, seed: int) -> bytes:

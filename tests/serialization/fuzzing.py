@@ -13,10 +13,11 @@ import struct
 import sys
 import tracemalloc
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from lucid.errors import CheckpointError
@@ -130,12 +131,42 @@ def mutate(raw: bytes, dice: random.Random) -> bytes:
         return raw
 
 
+def held(state: Any) -> int:
+    """Return the bytes of memory that the tensors, arrays and byte strings of a state keep, each once."""
+    found: dict[int, int] = {}
+    stack = [state]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, torch.Tensor) and item.layout is torch.strided:
+            found[item.untyped_storage().data_ptr()] = item.untyped_storage().nbytes()
+        elif isinstance(item, torch.Tensor) and item.layout is torch.sparse_coo:
+            stack += [item._indices(), item._values()]
+        elif isinstance(item, np.ndarray) and item.dtype.hasobject:
+            stack += item.ravel().tolist()
+        elif isinstance(item, np.ndarray):
+            found[item.__array_interface__["data"][0]] = item.nbytes
+        elif isinstance(item, bytes | bytearray):
+            found[id(item)] = len(item)
+        elif isinstance(item, dict):
+            stack += [*item.keys(), *item.values()]
+        elif isinstance(item, list | tuple | set | frozenset | deque):
+            stack += item
+    return sum(found.values())
+
+
+def load_bounded(raw: bytes) -> None:
+    """Load a file whose tensors, and copies out of them, must not take more memory than it has bytes for."""
+    size = held(load(io.BytesIO(raw), types=TYPES))
+    if size > 2 * len(raw):
+        raise MemoryError(f"{len(raw)} bytes of a file became {size} bytes of memory")
+
+
 def attempt(raw: bytes) -> str:
     """Read a file in every way; returns the kinds of what came. Anything but a `CheckpointError` goes through."""
     came = []
     live = {"w": torch.zeros(8, 8), "d": {1: torch.zeros(2)}}
     verbs = (
-        lambda file: load(file, types=TYPES),
+        lambda _: load_bounded(raw),
         inspect,
         verify,
         lambda file: load_into(file, live, strict=False, types=TYPES),

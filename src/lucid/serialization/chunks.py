@@ -15,6 +15,7 @@ from lucid.serialization.writer import run_threads
 UNIT = memory.BLOCK  # bytes read by one call, unless a chunk is larger
 PIECES = 64  # a unit that falls into more tensors than that goes through a scratch buffer
 THREADS = 2
+SHARE = 16  # units for each thread; with less of them a second one costs more than it brings
 
 Range = tuple[int, int, int]  # start and stop in the data, address in memory
 
@@ -39,7 +40,7 @@ class Chunks:
         if not units:
             return
         starts = [start for start, _, _ in wanted]
-        threads = THREADS if self._handle.parallel and len(units) >= 4 else 1
+        threads = max(1, min(THREADS, len(units) // SHARE)) if self._handle.parallel else 1
         share = -(-len(units) // threads)  # one contiguous part for each: dealing out in turn breaks readahead
         parts = [units[at : at + share] for at in range(0, len(units), share)]
         bad: list[int] = []

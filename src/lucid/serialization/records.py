@@ -58,26 +58,29 @@ class Records:
             raise FormatError(
                 f"{self._where}: the tree refers to tensor {str(index)[:40]}, there are {len(self._tensors)}."
             )
-        what = f"{self._where}: tensor {index} of the manifest"
-        name, device, extras = self._raw(index, what)
-        alias = extras.get("alias")
+        name, device, extras = self._raw(index)
+        alias = extras.get("alias") if extras else None
         if alias is not None:
-            return self._view(device, alias, what)
+            return self._view(device, alias, self._what(index))
         block = self._blocks.get(name) if isinstance(name, str) else None
         if block is None:
-            raise FormatError(f"{what} is not in the header.")
-        return _stored(block, device, extras, what)
+            raise FormatError(f"{self._what(index)} is not in the header.")
+        dtype = None if extras else dtypes.FROM_CODE.get(block.dtype)
+        return Record(device, dtype, block.shape, block) if dtype else _stored(block, device, extras, self._what(index))
 
-    def _raw(self, index: int, what: str) -> tuple[Any, str, dict[str, Any]]:
+    def _what(self, index: int) -> str:
+        return f"{self._where}: tensor {index} of the manifest"
+
+    def _raw(self, index: int) -> tuple[Any, str, dict[str, Any]]:
         item = self._tensors[index]
         if not isinstance(item, list) or len(item) not in (2, 3):
-            raise FormatError(f"{what} must be a list of name, device and extras.")
+            raise FormatError(f"{self._what(index)} must be a list of name, device and extras.")
         number, extras = item[1], item[2] if len(item) == 3 else {}
         if type(number) is not int or not 0 <= number < len(self._devices) or not isinstance(extras, dict):
-            raise FormatError(f"{what} must have the number of a device and a dict of extras.")
+            raise FormatError(f"{self._what(index)} must have the number of a device and a dict of extras.")
         device = self._devices[number]
         if not isinstance(device, str) or len(device) > 100:
-            raise FormatError(f"{what} must have a device with a name.")
+            raise FormatError(f"{self._what(index)} must have a device with a name.")
         return item[0], device, extras
 
     def _view(self, device: str, alias: Any, what: str) -> Record:
@@ -86,7 +89,7 @@ class Records:
         base, offset, dtype = alias["i"], alias["off"], dtypes.by_name(alias["dt"])
         if type(base) is not int or not 0 <= base < len(self._tensors) or type(offset) is not int or offset < 0:
             raise FormatError(f"{what}: a view must have a base and an offset.")
-        stored, _, extras = self._raw(base, what)
+        stored, _, extras = self._raw(base)
         block = self._blocks.get(stored) if isinstance(stored, str) and "alias" not in extras else None
         if block is None or dtype is None or offset % dtype.itemsize:
             raise FormatError(f"{what}: a view must have a stored base, a dtype and an offset that fits it.")

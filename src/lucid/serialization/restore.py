@@ -145,6 +145,8 @@ class Match:
         made = self.reader.read([*direct, *fresh], direct)
         with torch.no_grad():
             for index, pairs in self.pairs.items():
+                if len(pairs) == 1 and index in direct:
+                    continue
                 self._copy(index, pairs, direct, taken)
         filled = [tensor for pairs in self.pairs.values() for _, tensor in pairs if not tensor.is_inference()]
         torch.autograd.graph.increment_version(filled)  # bytes came in behind autograd's back
