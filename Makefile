@@ -8,12 +8,13 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+DEMO   := $(VENV)/.demo
 # Without a terminal or on a shared machine two workers are as quick as more: torch's own threads are set to one.
 WORKERS ?= 2
 
 .PHONY: demo test check docs bench bench-checkpoint setup clean
 
-demo: $(STAMP)
+demo: $(DEMO)
 	$(BIN)/lucid train
 
 test: $(STAMP)
@@ -36,10 +37,16 @@ docs: $(STAMP)
 setup: $(STAMP)
 
 # torch first and pinned, so that nothing else chooses its version.
-$(STAMP): pyproject.toml
-	@echo "Setting up $(VENV): torch and all that demo and tests need, about 2 GB, some minutes. Only this once."
+$(DEMO): pyproject.toml
+	@echo "Setting up $(VENV): torch and what the command needs, about 1 GB, some minutes. Only this once."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q torch==2.13.0
+	$(BIN)/python -m pip install -q -e '.[demo,images,ui]'
+	touch $@
+
+# What the tests need besides: other libraries to compare with and to come from.
+$(STAMP): $(DEMO)
+	@echo "Setting up what the tests need besides, some minutes. Only this once."
 	$(BIN)/python -m pip install -q -e '.[dev]'
 	touch $@
 
