@@ -48,7 +48,7 @@ def accumulation(trainer: Trainer, batches: list[Any]) -> Section:
     if cause == "dropout":
         section.note("dropout", "draws other masks for micro-batches than for one big batch; without it they agree.")
     elif size == 1:
-        section.note(cause, f"they would not agree ({_TEXTS[cause][0]}), but a step has one micro-batch.")
+        section.note(cause, f"they would not agree ({_TEXTS[cause][0].rstrip('.')}), but a step has one micro-batch.")
     else:
         section.fault(cause, *_TEXTS[cause])
     return section
