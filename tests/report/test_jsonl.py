@@ -192,3 +192,64 @@ def test_file_name_that_is_no_unicode_is_written(tmp_path: Path) -> None:
     report.write(Record("save", 1, info={"path": name}))
     report.close()
     assert read_records(path)[0].info == {"path": name}
+
+
+class _FullDisk:
+    """`os.write` of a disk that is full for some calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+        self.left, write = calls, os.write
+
+        def failing(fd: int, data: bytes) -> int:
+            if self.left:
+                self.left -= 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(fd, data)
+
+        monkeypatch.setattr(os, "write", failing)
+
+
+def test_records_wait_for_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By policy a full disk warns once, and every record is there, in order, once there is room."""
+    report = JsonlReport(tmp_path / "records.jsonl", on_error="continue")
+    _FullDisk(monkeypatch, calls=3)
+    with pytest.warns(RuntimeWarning, match=r"No space left on device; \d+ bytes free") as seen:
+        for step in range(1, 6):
+            report.write(Record("log", step))
+    assert len(seen) == 1
+    report.close()
+    assert [record.step for record in read_records(tmp_path / "records.jsonl")] == [1, 2, 3, 4, 5]
+
+
+def test_a_full_disk_stops_where_the_policy_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is raised and the file holds whole lines only."""
+    report = JsonlReport(tmp_path / "records.jsonl")
+    report.write(Record("log", 1))
+    _FullDisk(monkeypatch, calls=1)
+    with pytest.raises(OSError, match="No space left"):
+        report.write(Record("log", 2))
+    assert [record.step for record in read_records(tmp_path / "records.jsonl")] == [1]
+    report.close()
+
+
+def test_held_records_are_rewound_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes back to step 1 while the disk is full writes step 2 once."""
+    report = JsonlReport(tmp_path / "records.jsonl", on_error="continue")
+    report.write(Record("log", 1))
+    _FullDisk(monkeypatch, calls=1)
+    with pytest.warns(RuntimeWarning, match="kept in memory"):
+        report.write(Record("log", 2))
+    report.rewind(1)
+    report.write(Record("log", 2))
+    report.close()
+    assert [record.step for record in read_records(tmp_path / "records.jsonl")] == [1, 2]
+
+
+def test_records_that_never_find_room_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing on a full disk says how many records are lost."""
+    report = JsonlReport(tmp_path / "records.jsonl", on_error="continue")
+    _FullDisk(monkeypatch, calls=9)
+    with pytest.warns(RuntimeWarning, match="kept in memory"):
+        report.write(Record("log", 1))
+    with pytest.warns(RuntimeWarning, match="the last 1 records are lost"):
+        report.close()

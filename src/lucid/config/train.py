@@ -64,7 +64,8 @@ class TrainConfig:
     max_time: float | None = None
     """Seconds after which the run saves and stops, the time of that save counted in. None: no limit."""
     save_errors: Literal["stop", "continue"] = "continue"
-    """What a save that failed after its retries does: stop the run, or go on and try at the next one."""
+    """What a disk that is full or fails does to checkpoints (after their retries) and records: stop the run, or go on
+    and try at the next one."""
     changes: Literal["refuse", "accept"] = "refuse"
     """What a resume does with settings that change the run: refuse with a table of them, or go on with the new ones."""
     compile: bool = False

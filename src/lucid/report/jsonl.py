@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
+import warnings
 from pathlib import Path
+from typing import Literal
 
 from lucid.errors import RecordError
 from lucid.records import Record, last_line_end
@@ -16,6 +19,7 @@ except ImportError:  # Windows: the mark that a process is alive is left out
     fcntl = None  # type: ignore[assignment]
 
 _CHUNK_BYTES = 1 << 16
+_MOST_HELD = 10_000
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows would turn line ends into two characters
 
 
@@ -27,16 +31,21 @@ class JsonlReport:
 
     Args:
         path: the file; made if absent. A torn last line, left by a kill, is cut off.
+        on_error: what a disk that is full or fails does: "stop" raises; "continue" warns once, keeps the records in
+            memory and tries again with the next one, up to 10,000 of them.
 
     Raises:
-        OSError: if the file cannot be opened or written. A run without its records is not worth going on with.
+        OSError: if the file cannot be opened, or not be written and the policy says stop.
     """
 
     required = True
     tick_is_idle = True
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, on_error: Literal["stop", "continue"] = "stop") -> None:
         self.path = Path(path)
+        self._on_error = on_error
+        self._held: list[tuple[int, bytes]] = []  # records that the disk did not take yet, with their steps
+        self._has_warned = False
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o644)
         _mark_alive(self._fd)
@@ -58,6 +67,19 @@ class JsonlReport:
                 f"{self._last_step} in {self.path}. Call rewind({record.step}) first."
             )
         data = record.to_line().encode("utf-8", "backslashreplace")  # a lone surrogate becomes its JSON escape
+        try:
+            self._append(b"".join([*(held for _, held in self._held), data]))
+        except OSError as error:
+            if self._on_error == "stop" or len(self._held) >= _MOST_HELD:
+                raise
+            self._held.append((record.step, data))
+            self._warn(error)
+        else:
+            self._held.clear()
+        self._last_step = record.step
+
+    def _append(self, data: bytes) -> None:
+        """Write all of `data` or, with the error, nothing."""
         before = os.fstat(self._fd).st_size
         try:
             written = os.write(self._fd, data)
@@ -67,7 +89,17 @@ class JsonlReport:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, before)  # no half line in front of the next record
             raise
-        self._last_step = record.step
+
+    def _warn(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            free = shutil.disk_usage(self.path.parent).free
+            warnings.warn(
+                f"{self.path}: records cannot be written: {error.strerror}; {free} bytes free. They are kept in memory and "
+                "written as soon as there is room. Training goes on.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def rewind(self, step: int) -> None:
         """Drop every record after `step`. Reads backwards from the end, so it costs what it drops.
@@ -75,6 +107,7 @@ class JsonlReport:
         One truncation does it: a kill leaves the file either as it was or cut. A broken line is kept
         if the records around it are.
         """
+        self._held = [(at, data) for at, data in self._held if at <= step]
         end = at = keep = os.fstat(self._fd).st_size
         while at > 0:
             at, line = self._line_before(at)
@@ -85,14 +118,25 @@ class JsonlReport:
                 keep = at
         if keep < end:
             os.ftruncate(self._fd, keep)
-        self._last_step = self._step_of_last()
+        self._last_step = max([self._step_of_last(), *(at for at, _ in self._held)])
 
     def tick(self, step: int) -> None:
         """Do nothing."""
 
     def close(self) -> None:
-        """Close the file; safe to call again."""
-        if self._fd >= 0:
+        """Write what is held, if there is room by now, and close the file; safe to call again."""
+        if self._fd < 0:
+            return
+        try:
+            if self._held:
+                self._append(b"".join(data for _, data in self._held))
+        except OSError as error:
+            warnings.warn(
+                f"{self.path}: the last {len(self._held)} records are lost: {error.strerror}.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        finally:
             os.close(self._fd)
             self._fd = -1
 
