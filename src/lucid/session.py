@@ -265,7 +265,9 @@ class Session:
     # -- files of the run
 
     def _own_reports(self) -> list[Any]:
-        return [] if self.run_dir is None else [JsonlReport(self.run_dir / "records.jsonl", self.state.config.save_errors)]
+        if self.run_dir is None:
+            return []
+        return [JsonlReport(self.run_dir / "records.jsonl", self.state.config.save_errors)]
 
     def _say_goodbye(self) -> None:
         result = self.result()

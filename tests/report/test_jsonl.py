@@ -214,8 +214,7 @@ def test_records_wait_for_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytes
     report = JsonlReport(tmp_path / "records.jsonl", on_error="continue")
     _FullDisk(monkeypatch, calls=3)
     with pytest.warns(RuntimeWarning, match=r"No space left on device; \d+ bytes free") as seen:
-        for step in range(1, 6):
-            report.write(Record("log", step))
+        list(map(report.write, [Record("log", step) for step in range(1, 6)]))
     assert len(seen) == 1
     report.close()
     assert [record.step for record in read_records(tmp_path / "records.jsonl")] == [1, 2, 3, 4, 5]

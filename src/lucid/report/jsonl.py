@@ -95,8 +95,8 @@ class JsonlReport:
             self._has_warned = True
             free = shutil.disk_usage(self.path.parent).free
             warnings.warn(
-                f"{self.path}: records cannot be written: {error.strerror}; {free} bytes free. They are kept in memory and "
-                "written as soon as there is room. Training goes on.",
+                f"{self.path}: records cannot be written: {error.strerror}; {free} bytes free. They are kept in memory "
+                "and written as soon as there is room. Training goes on.",
                 RuntimeWarning,
                 stacklevel=3,
             )
