@@ -155,3 +155,9 @@ def test_resolved_names_the_run_after_file_or_data() -> None:
     assert RunConfig().resolved(Path("a/houses.toml")).run_dir == "runs/houses"
     config = load(environ={}, overrides=typed("--data.name", "csv:data/cars.csv", "--run_dir", "x"))
     assert (config.resolved().name, config.resolved().run_dir) == ("cars", "x")
+
+
+def test_an_option_without_its_value_says_so() -> None:
+    """`--optimizer.lr` with nothing behind it got no value, not the word true."""
+    with pytest.raises(ConfigError, match=r"optimizer\.lr must be a number, got no value"):
+        load(environ={}, overrides=parse_overrides(["--optimizer.lr", "--train.epochs", "3"]))

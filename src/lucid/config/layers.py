@@ -108,9 +108,10 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Text]:
         if not word.startswith("--") or len(word) < 3:
             raise ConfigError(f"{word!r} belongs to no option. Settings are given as --section.key value.")
         key, equals, text = word[2:].partition("=")
+        is_bare = not equals and (not queue or queue[0].startswith("--"))
         if not equals:
-            text = queue.pop(0) if queue and not queue[0].startswith("--") else "true"
-        found[key.replace("-", "_")] = Text(text)
+            text = "true" if is_bare else queue.pop(0)
+        found[key.replace("-", "_")] = Text(text, is_bare)
     return found
 
 

@@ -42,6 +42,8 @@ class Text:
     """A value typed in a shell: its type is decided by the setting it is for."""
 
     text: str
+    is_bare: bool = False
+    """Whether only the option's name was typed, which means true where that is possible."""
 
 
 def nowhere(key: str) -> str:
@@ -243,7 +245,9 @@ def _hint(key: str, prefix: str, cls: Any, root: Any) -> str:
 
 
 def _show(value: Any) -> str:
-    return repr(value.text) if isinstance(value, Text) else repr(value)
+    if isinstance(value, Text):
+        return "no value" if value.is_bare else repr(value.text)
+    return repr(value)
 
 
 def _at(where: Where, key: str) -> str:
