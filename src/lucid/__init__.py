@@ -6,6 +6,7 @@ torch's: `lucid.randn`, `lucid.bfloat16` and `lucid.nn` are torch's objects.
 
 from __future__ import annotations
 
+import gc
 import importlib
 from typing import Any
 
@@ -60,15 +61,26 @@ __all__ = ["__version__", *sorted([*_OWN, *_MODULES])]
 def __getattr__(name: str) -> Any:
     if name in _OWN:
         module, _, attribute = _OWN[name].partition(":")
-        value = getattr(importlib.import_module(module), attribute or name)
+        value = getattr(_load(module), attribute or name)
     elif name in _MODULES:
-        value = importlib.import_module(f"lucid.{name}")
+        value = _load(f"lucid.{name}")
     elif name.startswith("__"):
         raise AttributeError(f"module 'lucid' has no attribute {name!r}")
     else:
         value = _torch_name(name)
     globals()[name] = value
     return value
+
+
+def _load(module: str) -> Any:
+    """Import a module of ours. No garbage is looked for meanwhile: going through torch's objects takes longer."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _torch_name(name: str) -> Any:

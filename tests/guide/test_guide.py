@@ -137,3 +137,15 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
     except AttributeError as error:
         message = str(error)
     assert re.search(r"neither lucid nor torch .*metal_if_availabel.* Did you mean 'metal_if_available'\?", message)
+
+
+def test_loading_a_name_leaves_the_garbage_collector_as_it_was() -> None:
+    """On stays on and off stays off, also when the module cannot be loaded."""
+    code = (
+        "import gc, lucid; lucid.Trainer; on = gc.isenabled(); gc.disable(); lucid.Run; off = gc.isenabled()\n"
+        "gc.enable(); lucid._OWN['broken'] = 'lucid.nowhere'\n"
+        "try: lucid.broken\n"
+        "except ImportError: print(on, off, gc.isenabled())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "True"]
