@@ -34,6 +34,10 @@ BAD_FITS: list[tuple[Any, Any, Any, str]] = [
     (F.cross_entropy, Z(4, 3), Z(4), "needs class numbers (int64) or one probability per class, got output (4, 3) "
      "float32, target (4,) float32: use target.long()"),
     (F.cross_entropy, Z(4, 3), LONG.bool(), "class numbers must be int64, got output (4, 3) float32, target (4,) bool"),
+    (F.cross_entropy, Z(4, 3), LONG.int(), "must be int64, got output (4, 3) float32, target (4,) int32"),
+    (F.cross_entropy, Z(4, 1), LONG, "needs an output for each of at least two classes, got output (4, 1) float32, "
+     "target (4,) int64: over one it is always 0"),
+    (F.cross_entropy, Z(4, 1), Z(4, 1), "over one it is always 0"),
     (F.cross_entropy, Z(4, 3), LONG.view(4, 1), "class numbers must have shape (rows,), got output (4, 3) float32, "
      "target (4, 1) int64: use target.squeeze(-1)"),
     (F.cross_entropy, Z(4, 3), LONG.view(4, 1).expand(4, 3), "For one-hot targets use target.argmax(1)"),
@@ -112,6 +116,9 @@ def test_a_loss_that_is_no_mean_is_refused(reduction: str) -> None:
     """reduction="sum" would make the gradient depend on the batch size."""
     with pytest.raises(LossError, match=rf'MSELoss must have reduction="mean", got {reduction!r}'):
         Supervised(nn.MSELoss(reduction=reduction))
+    for loss in (nn.MultiMarginLoss(reduction=reduction), partial(F.multi_margin_loss, reduction=reduction)):
+        with pytest.raises(LossError, match=r'must have reduction="mean"'):  # a loss without a rule of its own
+            Supervised(loss)
 
 
 def test_labels_of_a_model_that_predicts_the_next_token_leave_out_the_first() -> None:

@@ -51,6 +51,12 @@ class _Known:
         self.ignore_index = self.options.get("ignore_index", -100)
         self.weight = self.options.get("weight")
 
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether `reduction` means what it does in torch: a function of torch, or a module that computes one."""
+        forward = type(self.loss).forward if isinstance(self.loss, nn.Module) else self.loss
+        return str(getattr(forward, "__module__", "")).startswith("torch.nn.")
+
     def is_one_of(self, *known: Any) -> bool:
         """Whether it is one of these functions, or an instance of one of these classes."""
         return any(self.loss is one or (isinstance(one, type) and _computes(self.loss, one)) for one in known)
@@ -71,7 +77,7 @@ def count_rule(loss: Any) -> tuple[str, Counter | None]:
     known = _Known(loss)
     is_class = known.is_one_of(F.cross_entropy, F.nll_loss, nn.CrossEntropyLoss, nn.NLLLoss)
     is_element = known.is_one_of(*_ELEMENT_MODULES, *_ELEMENT_FUNCTIONS)
-    if known.reduction in ("sum", "none") and (is_class or is_element):
+    if known.reduction in ("sum", "none") and known.is_of_torch:
         raise LossError(
             f'{known.name} must have reduction="mean", got {known.reduction!r}: a mean is the same for every batch '
             "size and number of micro-batches. For a sum, pass train_step= and return (sum, count)."
@@ -154,13 +160,18 @@ def _check_classes(known: _Known, output: Tensor, target: Tensor, got: str) -> N
             f"{known.name} needs one output per class, (rows, classes), got {got}. "
             "For two classes in one output use binary_cross_entropy_with_logits."
         )
+    if output.shape[1] == 1:
+        raise LossError(
+            f"{known.name} needs an output for each of at least two classes, got {got}: over one it is always 0. For "
+            "two classes in one output use binary_cross_entropy_with_logits, for numbers mse_loss."
+        )
     if target.is_floating_point():
         if target.shape != output.shape:
             raise LossError(
                 f"{known.name} needs class numbers (int64) or one probability per class, got {got}: use target.long()."
             )
         return
-    if target.dtype == torch.bool:
+    if target.dtype not in (torch.int64, torch.uint8):
         raise LossError(f"class numbers must be int64, got {got}: use target.long().")
     if target.dim() == output.dim() and target.shape[-1] == 1:
         raise LossError(f"class numbers must have shape (rows,), got {got}: use target.squeeze(-1).")
