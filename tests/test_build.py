@@ -1,4 +1,4 @@
-"""From a configuration to a run: seeds, optimizer, schedule, task, and a model back from its checkpoint alone."""
+"""From a configuration to a run: seeds, optimizer, schedule, task."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import lucid
-from lucid.build import Built, build, build_scheduler, find_checkpoint, load_trained
+from lucid.build import Built, build, build_scheduler
 from lucid.config import RunConfig, load
-from lucid.errors import CheckpointError, ConfigError, DataError, ResumeError
+from lucid.errors import ConfigError, DataError, ResumeError
 
 KINDS = {
     "classification": numpy.arange(40) % 3,
@@ -180,59 +180,6 @@ def test_names_that_do_not_exist_are_told_with_the_nearest(rows: Path, changes: 
 def test_no_schedule_is_none() -> None:
     """The rate stays."""
     assert build_scheduler(load(environ={}, overrides={"scheduler.name": "none"})) is None
-
-
-def test_model_comes_back_from_its_checkpoint_alone(rows: Path) -> None:
-    """Weights, mode and meaning of the rows, without the data."""
-    built = trained(rows)
-    rows.unlink()
-    loaded = load_trained(built.config.run_dir or "")
-    assert not loaded.model.training
-    assert loaded.meta["class_names"] == ["0", "1", "2"]
-    last = lucid.load_model(rows.parent / "run" / "checkpoints" / "step-00000008.lcs").state_dict()
-    assert all(torch.equal(value, last[name]) for name, value in built.model.state_dict().items())
-
-
-def test_load_model_takes_the_best_checkpoint_of_a_run(rows: Path) -> None:
-    """The one that the folder's pointer names, not the last; without pointers the newest."""
-    folder = Path(str(trained(rows).config.run_dir)) / "checkpoints"
-    first, last = sorted(folder.glob("*.lcs"))
-    (folder / "best").write_text(f"{first.name}\n")
-    assert find_checkpoint(folder.parent) == first
-    for pointer in ("best", "last"):
-        (folder / pointer).unlink()
-    assert find_checkpoint(folder.parent) == last
-
-
-def test_averaged_weights_are_what_is_loaded(rows: Path) -> None:
-    """Where the run kept an average."""
-    built = trained(rows, **{"train.ema_decay": 0.9})
-    average = next(one for one in built.trainer.callbacks if isinstance(one, lucid.EMA)).average
-    found = dict(lucid.load_model(rows.parent / "run" / "checkpoints" / "step-00000008.lcs").named_parameters())
-    assert all(torch.equal(value, found[name]) for name, value in average.items())
-    assert not all(torch.equal(value, found[name]) for name, value in built.model.named_parameters())
-
-
-def test_loading_something_else_is_refused(rows: Path, tmp_path: Path) -> None:
-    """No run, or a file that no command made."""
-    with pytest.raises(CheckpointError, match="no checkpoint at"):
-        lucid.load_model(tmp_path / "nothing")
-    lucid.save({"model": {}}, tmp_path / "mine.lcs")
-    with pytest.raises(CheckpointError, match="was not made by `lucid train`"):
-        lucid.load_model(tmp_path / "mine.lcs")
-
-
-def test_run_starts_from_weights_of_another(rows: Path) -> None:
-    """Of a checkpoint or a safetensors file; a model that does not fit is refused."""
-    built = trained(rows)
-    path = find_checkpoint(str(built.config.run_dir))
-    lucid.serialization.export_safetensors(path, rows.parent / "w.safetensors")
-    for source in (path, rows.parent / "w.safetensors"):
-        again = build(config(rows, **{"model.weights": str(source), "run_dir": str(rows.parent / "b")}), reports=())
-        wanted = lucid.load(path)["model"]
-        assert all(torch.equal(value, wanted[name]) for name, value in again.model.state_dict().items())
-    with pytest.raises(ConfigError, match=r"model.weights = .* does not fit"):
-        build(config(rows, **{"model.weights": str(path), "model.options": {"width": 7}}), reports=())
 
 
 def test_changed_rows_stop_a_resume(rows: Path) -> None:

@@ -31,7 +31,7 @@ SHELVES = {
         ("optim", "amp", "utils", "distributed", "serialization", "metrics", "report", "datasets", "models"), 3
     ),
     **dict.fromkeys(SPINE, 4),
-    **dict.fromkeys(("tasks", "build", "cli"), 5),
+    **dict.fromkeys(("tasks", "trained", "build", "cli"), 5),
     "dashboard": 5,
     "_mirror": 5,
     "": 5,

@@ -28,7 +28,7 @@ _OWN = {
     "Trainer": "lucid.trainer",
     "evaluate": "lucid.evaluation",
     "load": "lucid.serialization",
-    "load_model": "lucid.build",
+    "load_model": "lucid.trained",
     "metal_if_available": "lucid.devices",
     "save": "lucid.serialization",
     "seed_everything": "lucid.rng:seed_all",

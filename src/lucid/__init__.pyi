@@ -18,7 +18,6 @@ from lucid import report as report
 from lucid import rng as rng
 from lucid import serialization as serialization
 from lucid import utils as utils
-from lucid.build import load_model as load_model
 from lucid.callbacks import EMA as EMA
 from lucid.callbacks import Callback as Callback
 from lucid.callbacks import EarlyStopping as EarlyStopping
@@ -29,6 +28,7 @@ from lucid.rng import seed_all as _seed_all
 from lucid.run import Run as Run
 from lucid.serialization import load as load  # type: ignore[assignment]
 from lucid.serialization import save as save  # type: ignore[assignment]
+from lucid.trained import load_model as load_model
 from lucid.trainer import Result as Result
 from lucid.trainer import Trainer as Trainer
 

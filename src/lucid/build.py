@@ -14,7 +14,6 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -22,13 +21,13 @@ from torch import nn
 
 from lucid import datasets, models, optim, rng
 from lucid.callbacks import Callback
-from lucid.config import OptimizerConfig, RunConfig, construct, to_dict
+from lucid.config import OptimizerConfig, RunConfig, to_dict
 from lucid.config.names import bind, call, import_object
 from lucid.datasets import DataBundle
-from lucid.errors import CheckpointError, ConfigError, DataError, ResumeError, nearest
-from lucid.serialization import load
-from lucid.state import Scheduler, load_model_state
+from lucid.errors import ConfigError, ResumeError, nearest
+from lucid.state import Scheduler
 from lucid.tasks import Task, make_task
+from lucid.trained import load_weights
 from lucid.trainer import Trainer
 from lucid.utils.data import DataLoader
 
@@ -259,112 +258,3 @@ class DataRecord(Callback):
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 200 else text[:197] + "..."
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A trained model with all that prediction needs, from a checkpoint alone."""
-
-    model: nn.Module
-    config: RunConfig
-    meta: dict[str, Any]
-    step: int
-    path: Path
-
-
-def load_trained(path: str | Path) -> Trained:
-    """Build the model of a checkpoint and fill in its weights; the averaged ones where the run kept an average.
-
-    Args:
-        path: a `.lcs` file made by the command, or a run's folder: its best checkpoint, else its last.
-
-    Raises:
-        CheckpointError: no such checkpoint, a broken one, or one that was not made by the command.
-    """
-    file = find_checkpoint(path)
-    tree = load(file)
-    if not isinstance(tree, dict) or "model" not in tree:
-        raise CheckpointError(f"{file} is not a checkpoint of a run.")
-    meta = tree.get("callbacks", {}).get("DataRecord")
-    if meta is None or "model" not in tree.get("config", {}):
-        raise CheckpointError(
-            f"{file} was not made by `lucid train`, so it does not say how to build the model. "
-            "Build it yourself and load the weights: model.load_state_dict(lucid.load(path)['model'])."
-        )
-    config = config_of(tree)
-    with rng.fork(seed=0):
-        model = models.build(
-            config.model.name,
-            config.model.options,
-            input_shape=tuple(meta["input_shape"]),
-            num_outputs=meta["num_outputs"],
-        )
-    load_model_state(model, tree["model"])
-    _average(model, tree)
-    return Trained(model.eval(), config, meta, tree["progress"]["step"], file)
-
-
-def _average(model: nn.Module, tree: Mapping[str, Any]) -> None:
-    average = tree["callbacks"].get("EMA", {}).get("average")
-    if average:
-        model.load_state_dict({**model.state_dict(), **average})
-
-
-def config_of(tree: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration inside a checkpoint's tree."""
-    known = to_dict(RunConfig())
-    return construct(RunConfig, {name: value for name, value in tree["config"].items() if name in known})
-
-
-def load_model(path: str | Path) -> nn.Module:
-    """Return the trained model of a checkpoint or of a run's folder, in eval mode, on the CPU.
-
-    Args:
-        path: as for `load_trained`.
-
-    Example:
-        `lucid.load_model("runs/digits")(images).argmax(1)`
-    """
-    return load_trained(path).model
-
-
-def find_checkpoint(path: str | Path) -> Path:
-    """Return the `.lcs` file that a path means: itself, or a run's best checkpoint, else its last.
-
-    Raises:
-        CheckpointError: there is none.
-    """
-    path = Path(path)
-    if path.is_file():
-        return path
-    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    for slot in ("best", "last"):
-        pointer = folder / slot
-        if pointer.is_file():
-            named = folder / pointer.read_text(encoding="utf-8").strip()
-            if named.is_file():
-                return named
-    found = sorted(folder.glob("step-*.lcs")) if folder.is_dir() else []
-    if not found:
-        raise CheckpointError(f"no checkpoint at {path}: give a .lcs file, or the folder of a run.")
-    return found[-1]
-
-
-def load_weights(model: nn.Module, path: str) -> None:
-    """Fill a fresh model with the weights of a checkpoint or a safetensors file; every name and shape must fit.
-
-    Raises:
-        ConfigError: the file cannot be read or does not fit.
-    """
-    file = Path(path)
-    try:
-        if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            state: Any = load_file(file)
-        else:
-            tree = load(find_checkpoint(file))
-            state = tree.get("model", tree) if isinstance(tree, dict) else tree
-        load_model_state(model, state)
-    except (OSError, CheckpointError, DataError, RuntimeError) as error:
-        raise ConfigError(f"model.weights = {path!r} does not fit: {error}") from error

@@ -112,7 +112,7 @@ def test_ejected_file_gives_the_same_bits(
     runpy.run_path("plain.py", run_name="__main__")
     same("last.pt", max(Path("run/checkpoints").glob("*.lcs")))
     if Path("best.pt").exists():
-        same("best.pt", library.build.find_checkpoint("run"))
+        same("best.pt", library.trained.find_checkpoint("run"))
 
 
 def test_ejected_file_needs_no_lucid(lucid: Lucid, place: Path) -> None:

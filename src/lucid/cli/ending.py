@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lucid.build import Built, find_checkpoint, load_trained
+from lucid.build import Built
 from lucid.callbacks import Callback
 from lucid.cli.pictures import pictures
 from lucid.cli.settings import program
 from lucid.evaluation import evaluate
 from lucid.session import Result
 from lucid.state import TrainState
+from lucid.trained import find_checkpoint, load_trained
 
 
 def test(built: Built) -> dict[str, Any] | None:

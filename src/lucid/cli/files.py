@@ -110,8 +110,8 @@ def export_weights(
         out: file to write.
         select: part of the checkpoint, such as "model" or "callbacks/EMA/average".
     """
-    from lucid.build import find_checkpoint
     from lucid.serialization import export_safetensors
+    from lucid.trained import find_checkpoint
 
     if out.exists():
         raise ConfigError(f"{out} exists. Nothing was changed; choose another name.")

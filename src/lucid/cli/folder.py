@@ -72,8 +72,8 @@ def settings_in(checkpoint: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it cannot be read, or was not made by the command.
     """
-    from lucid.build import config_of, find_checkpoint
     from lucid.serialization import load
+    from lucid.trained import config_of, find_checkpoint
 
     path = find_checkpoint(checkpoint)
     settings = load(path, select="config")

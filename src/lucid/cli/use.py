@@ -17,7 +17,7 @@ from lucid.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import torch
 
-    from lucid.build import Trained
+    from lucid.trained import Trained
 
 
 def evaluate(words: Sequence[str]) -> int:
@@ -56,10 +56,11 @@ def judge(checkpoint: Path, on: str) -> dict[str, Any]:
     """
     from lucid import evaluation
     from lucid.amp import Precision
-    from lucid.build import build_data, load_trained
+    from lucid.build import build_data
     from lucid.devices import choose_device
     from lucid.losses import Supervised, UserStep
     from lucid.tasks import make_task
+    from lucid.trained import load_trained
     from lucid.utils.data import DataLoader
 
     trained = load_trained(checkpoint)
@@ -113,7 +114,7 @@ def predict_rows(
         temperature: how freely it chooses; 0 always takes the likeliest.
         seed: of its choices.
     """
-    from lucid.build import load_trained
+    from lucid.trained import load_trained
 
     trained = load_trained(checkpoint)
     if trained.meta["task"] == "language-modelling":
