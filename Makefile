@@ -44,10 +44,12 @@ $(DEMO): pyproject.toml
 	$(BIN)/python -m pip install -q -e '.[demo,images,ui]'
 	touch $@
 
-# What the tests need besides: other libraries to compare with and to come from.
+# What the tests need besides: other libraries to compare with and to come from. timm and torchvision stand apart:
+# their dependencies would bring another torch, and other libraries change where they see them. See tests/outside.py.
 $(STAMP): $(DEMO)
 	@echo "Setting up what the tests need besides, some minutes. Only this once."
 	$(BIN)/python -m pip install -q -e '.[dev]'
+	$(BIN)/python -m pip install -q --upgrade --no-deps --target $(VENV)/outside timm torchvision==0.28.0
 	touch $@
 
 clean:

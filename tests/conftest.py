@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy
 import pytest
 import torch
 
@@ -16,3 +18,17 @@ torch.set_num_threads(1)
 def _seeded() -> None:
     """Seed torch so that a test's data is the same in every run."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A folder of small colour images, twelve of each of three kinds, whose brightest quarter is the kind's."""
+    pil = pytest.importorskip("PIL.Image")
+    generator = numpy.random.default_rng(0)
+    for kind, name in enumerate("xyz"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(12):
+            pixels = generator.integers(0, 90, (16, 16, 3), dtype=numpy.uint8)
+            pixels[8 * (kind // 2) :, 8 * (kind % 2) :][:8, :8] += 150
+            pil.fromarray(pixels).save(tmp_path / "images" / name / f"{number}.png")
+    return tmp_path / "images"

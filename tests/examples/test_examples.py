@@ -9,16 +9,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+import lucid
+import outside
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DATA = Path(__file__).parents[3] / "shared" / "data"
 TABLE, TEXT = DATA / "tabular/california_housing.csv.gz", DATA / "tinyshakespeare/input.txt"
 
 
-def run(folder: Path, name: str, *arguments: str | Path) -> str:
-    """Run an example in a folder and return what it printed."""
+def run(folder: Path, name: str, *arguments: object, through: str | None = None) -> str:
+    """Run an example in a folder, perhaps by another script, and return what it printed."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
+        [sys.executable, *([through] if through else []), str(EXAMPLES / name), *map(str, arguments)],
         cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -67,6 +71,22 @@ def test_fashion_mnist_learns(tmp_path: Path) -> None:
     """An epoch of 4,000 images is far better than chance."""
     text = run(tmp_path, "fashion_mnist.py", DATA / "fashion_mnist", "--epochs", 2, "--rows", 4000)
     assert number(r"best accuracy ([\d.]+)", text) > 0.65
+
+
+def test_timm_model_learns_and_goes_on_with_the_same_bits(tmp_path: Path, images: Path) -> None:
+    """Twice the accuracy of a guess; without its last checkpoint it draws and ends as before."""
+    outside.find()
+    words = ["timm_image_folder.py", images, "--model", "test_resnet", "--size", 16, "--epochs", 6, "--lr", 3e-3,
+             "--workers", 0, "--run-dir", "run"]  # fmt: skip
+    first = run(tmp_path, *words, through=outside.__file__)
+    assert max(map(float, re.findall(r"eval/accuracy ([\d.]+)", first))) > 0.6
+    last = max((tmp_path / "run/checkpoints").glob("*.lcs"))
+    wanted = lucid.load(last, select="model")
+    last.unlink()
+    again = run(tmp_path, *words, through=outside.__file__)
+    assert again.splitlines()[-1] == first.splitlines()[-1]
+    found = lucid.load(last, select="model")
+    assert [name for name in wanted if not torch.equal(found[name], wanted[name])] == []
 
 
 @needs(TABLE)

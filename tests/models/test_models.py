@@ -110,19 +110,3 @@ def test_transformers_class_gives_logits() -> None:
     assert model(torch.randint(0, 20, (2, 6))).shape == (2, 3)
     with pytest.raises(ConfigError, match="transformers has no class and finds no model"):
         build("transformers:./not-there")
-
-
-def test_timm_model_takes_the_datas_channels_and_classes() -> None:
-    """One grey channel, three classes."""
-    pytest.importorskip("timm")
-    assert build("timm:resnet10t", (1, 32, 32))(torch.randn(2, 1, 32, 32)).shape == (2, 3)
-    with pytest.raises(ConfigError, match=r"timm has no model .resnet10x.. Did you mean"):
-        build("timm:resnet10x")
-
-
-def test_torchvision_model_takes_the_datas_classes() -> None:
-    """Three classes."""
-    pytest.importorskip("torchvision")
-    assert build("torchvision:resnet18", (3, 32, 32)).eval()(torch.randn(2, 3, 32, 32)).shape == (2, 3)
-    with pytest.raises(ConfigError, match=r"torchvision has no model .resnet19.. Did you mean"):
-        build("torchvision:resnet19")

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from lucid.errors import ConfigError, nearest
@@ -68,11 +69,19 @@ class Logits(nn.Module):
 
 
 def _library(module: str, package: str | None = None) -> Any:
+    package = package or module
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        package = package or module
-        raise ConfigError(f"model.name asks for {package}, which is not installed: pip install {package}.") from error
+        missing = (error.name or package).partition(".")[0]
+        why = "" if missing == package else f", as {package} needs it"
+        words = f"model.name asks for {missing}{why}, which is not installed: pip install {missing}."
+        raise ConfigError(words) from error
+    except (ImportError, OSError, RuntimeError) as error:  # built for another torch: an operator or a file is missing
+        raise ConfigError(
+            f"model.name asks for {package}, which cannot be imported: {error}. What it is built of must belong to "
+            f"torch {torch.__version__}: install torch and torchvision together, from one place."
+        ) from error
 
 
 def _make(create: Any, name: str, arguments: Mapping[str, Any]) -> Any:
