@@ -40,7 +40,7 @@ def fit(run_dir: Path, **options: Any) -> tuple[Any, nn.Module, torch.optim.Opti
         run_dir=run_dir,
         reports=(),
     )
-    return trainer.fit(loader), model, optimizer
+    return trainer.fit(loader, loader if config.patience else None), model, optimizer
 
 
 def said(error: pytest.ExceptionInfo[ResumeError]) -> dict[str, str]:

@@ -320,3 +320,59 @@ def test_a_second_fit_makes_its_schedule_anew() -> None:
         trainer.fit(tiny.train_loader)
         assert trainer.state is not None
         assert trainer.state.schedulers[0].last_epoch == 10
+
+
+def test_a_class_or_a_mapping_in_place_of_an_object_is_refused() -> None:
+    """Model, optimizer and settings of another kind are named, and settings changed into nonsense are seen."""
+    tiny = Tiny()
+    config = lucid.TrainConfig()
+    config.epochs = -3
+    for arguments, message in (
+        ((nn.Linear, tiny.optimizer), "model must be an object of the class Module, got <class"),
+        ((tiny.model, torch.optim.SGD), "optimizer must be an object of the class Optimizer, got <class"),
+        ((tiny.model, None), "optimizer must be an object of the class Optimizer, got None"),
+        ((tiny.model, []), "optimizer must be a torch optimizer or a list of some, got none"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            lucid.Trainer(*arguments)
+    with pytest.raises(ConfigError, match=r"config must be an object of the class TrainConfig, got \{'epochs': 1\}"):
+        tiny.trainer(config={"epochs": 1})
+    with pytest.raises(ConfigError, match=r"train\.epochs must be a whole number of at least 1, got -3"):
+        tiny.trainer(config=config)
+
+
+def test_a_schedule_that_moves_nothing_here_is_refused() -> None:
+    """A schedule of another optimizer would leave the learning rate as it is for the whole run."""
+    scheduler = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(Tiny().model.parameters(), lr=1.0), 1)
+    with pytest.raises(ConfigError, match="StepLR moves another optimizer than the one that trains"):
+        fit(Tiny(), scheduler=scheduler)
+
+
+def test_a_schedule_shorter_than_the_run_is_refused() -> None:
+    """A one-cycle schedule over 8 steps does not break off a run of 10 at step 9."""
+    tiny = Tiny()
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(tiny.optimizer, max_lr=0.1, total_steps=8)
+    with pytest.raises(ConfigError, match=r"must last for the run's 10 steps, got total_steps=8"):
+        fit(tiny, scheduler=scheduler, config=lucid.TrainConfig(epochs=1))
+
+
+def test_what_waits_for_a_monitor_must_get_one() -> None:
+    """Patience and plateaus are refused without evaluation data, or where the evaluation has no loss to look at."""
+    needs = "needs evaluation data: give fit an eval_loader"
+    patient = lucid.TrainConfig(epochs=2, patience=1)
+    with pytest.raises(ConfigError, match=f"EarlyStopping {needs}"):
+        fit(Tiny(), config=patient)
+    tiny = Tiny()
+    with pytest.raises(ConfigError, match=f"ReduceLROnPlateau {needs}"):
+        fit(tiny, scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau(tiny.optimizer))
+    blind = {
+        "loss": None,
+        "train_step": lambda model, batch: F.mse_loss(model(batch[0]), batch[1]),
+        "eval_step": lambda model, batch: (model(batch[0]), batch[1]),
+        "metrics": {"mae": lucid.metrics.mean_absolute_error},
+    }
+    with pytest.raises(ConfigError, match="early stopping needs 'eval/loss', but the evaluation gives eval/mae"):
+        fit(tiny, None, tiny.eval_loader, config=patient, **blind)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(tiny.optimizer)
+    with pytest.raises(ConfigError, match=r"train\.monitor must be one of eval/mae, got 'eval/loss'"):
+        fit(tiny, None, tiny.eval_loader, scheduler=plateau, **blind)

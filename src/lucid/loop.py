@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
 from lucid import rng
 from lucid.callbacks import Callbacks
 from lucid.errors import ConfigError, NonFiniteError, nearest
@@ -215,7 +217,8 @@ def accept(state: TrainState, epoch: int, metrics: dict[str, float], services: S
     state.progress.evaluated, state.progress.pending = state.progress.step, False
     monitor = state.config.monitor or "eval/loss"
     is_best = False
-    if state.config.monitor is not None and monitor not in metrics:
+    has_plateau = any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in state.schedulers)
+    if monitor not in metrics and (state.config.monitor is not None or has_plateau):
         known = ", ".join(metrics)
         raise ConfigError(f"train.monitor must be one of {known}, got {monitor!r}.{nearest(monitor, metrics)}")
     if monitor in metrics:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from lucid.amp import Precision
 from lucid.callbacks import EMA, EarlyStopping
@@ -75,9 +76,10 @@ class Trainer:
         reports: Sequence[Any] | Literal["auto"] = "auto",
         extra_config: Mapping[str, Any] | None = None,
     ) -> None:
-        self.config = config or TrainConfig()
+        self.config = TrainConfig() if config is None else config
         self.model, self.metrics = model, dict(metrics or {})
-        self.optimizers = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+        self.optimizers = tuple(optimizer) if isinstance(optimizer, Sequence) else (optimizer,)
+        _check_kinds(model, self.optimizers, self.config)
         check_optimizers(model, self.optimizers)
         self.forward = UserStep(train_step, eval_step) if train_step else Supervised(loss)
         self.callbacks = [*callbacks, *_callbacks_of(self.config)]
@@ -155,10 +157,12 @@ class Trainer:
             self.model.compile()
         feed = self._train_feed(train_loader)
         eval_feed = None if eval_loader is None else Feed(eval_loader, seed=0, device=self.device, role="eval")
-        if not by_hand:
-            self._check_monitor(eval_feed)
         plan = make_plan(feed.num_batches(0), self.config, by_hand or eval_feed is not None)
-        state = TrainState(self.model, self.optimizers, self.schedulers(plan), self.precision, self.config, self.device)
+        schedulers = self.schedulers(plan)
+        if not by_hand:
+            self._check_monitor(eval_feed, schedulers)
+        _check_schedulers(schedulers, self.optimizers, plan)
+        state = TrainState(self.model, self.optimizers, schedulers, self.precision, self.config, self.device)
         self.state = state
         return Session(
             state,
@@ -200,12 +204,14 @@ class Trainer:
 
         return run
 
-    def _check_monitor(self, eval_feed: Feed | None) -> None:
+    def _check_monitor(self, eval_feed: Feed | None, schedulers: Sequence[Scheduler]) -> None:
         monitor = self.config.monitor
+        watchers = [one for one in (*self.callbacks, *schedulers) if isinstance(one, EarlyStopping | ReduceLROnPlateau)]
+        if eval_feed is None and (monitor is not None or watchers):
+            what = f"train.monitor is {monitor!r}, which" if monitor is not None else type(watchers[0]).__name__
+            raise ConfigError(f"{what} needs evaluation data: give fit an eval_loader.")
         if monitor is None:
             return
-        if eval_feed is None:
-            raise ConfigError(f"train.monitor is {monitor!r}, which needs evaluation data: give fit an eval_loader.")
         known = ["eval/loss", *(f"eval/{name}" for name in self.metrics)]
         if monitor not in known:
             raise ConfigError(
@@ -229,6 +235,33 @@ class Trainer:
             "notes": [*plan.notes(), *feed.notes(), *self._step.notes],
             "run_dir": None if self.run_dir is None else str(self.run_dir),
         }
+
+
+def _check_kinds(model: Any, optimizers: Sequence[Any], config: Any) -> None:
+    """Raise `ConfigError` for an argument of another kind, such as a class instead of an object of it."""
+    wanted = [("model", model, nn.Module), ("config", config, TrainConfig)]
+    for what, value, kind in [*wanted, *(("optimizer", optimizer, Optimizer) for optimizer in optimizers)]:
+        if not isinstance(value, kind):
+            raise ConfigError(f"{what} must be an object of the class {kind.__name__}, got {value!r:.80}.")
+    if not optimizers:
+        raise ConfigError("optimizer must be a torch optimizer or a list of some, got none.")
+    config.check()  # settings may have been changed since it was made
+
+
+def _check_schedulers(schedulers: Sequence[Scheduler], optimizers: Sequence[Optimizer], plan: Plan) -> None:
+    """Raise `ConfigError` for a schedule that would move nothing here, or ends before the run does."""
+    for scheduler in schedulers:
+        name = type(scheduler).__name__
+        if all(scheduler.optimizer is not optimizer for optimizer in optimizers):
+            raise ConfigError(
+                f"{name} moves another optimizer than the one that trains, whose learning rate would never change: "
+                "make it from the optimizer that the trainer gets."
+            )
+        if isinstance(scheduler, OneCycleLR) and scheduler.total_steps < (plan.total_steps or 0):
+            raise ConfigError(
+                f"{name} must last for the run's {plan.total_steps} steps, got total_steps={scheduler.total_steps}. "
+                "scheduler= also takes a function of (optimizer, total_steps) that makes one."
+            )
 
 
 def _callbacks_of(config: TrainConfig) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lucid.callbacks.base import Callback
+from lucid.errors import ConfigError
 from lucid.state import TrainState
 
 
@@ -13,12 +14,25 @@ class EarlyStopping(Callback):
 
     Args:
         patience: evaluations without a better monitor that are allowed.
+
+    Raises:
+        ConfigError: if it is below 1, or, at the first evaluation, if that does not give the monitor.
     """
 
     def __init__(self, patience: int) -> None:
+        if patience < 1:
+            raise ConfigError(f"EarlyStopping needs patience of at least 1, got {patience!r}.")
         self.patience = patience
 
     def on_eval_end(self, state: TrainState, metrics: dict[str, float] | None) -> None:
         """Ask for the end of the run when patience is used up."""
-        if metrics is not None and state.best.evals_since >= self.patience:
-            state.request_stop(f"no better {state.config.monitor or 'eval/loss'} for {self.patience} evaluations")
+        monitor = state.config.monitor or "eval/loss"
+        if metrics is None:
+            return
+        if monitor not in metrics:
+            raise ConfigError(
+                f"early stopping needs {monitor!r}, but the evaluation gives {', '.join(metrics)}: name one of these "
+                "as train.monitor, with train.mode."
+            )
+        if state.best.evals_since >= self.patience:
+            state.request_stop(f"no better {monitor} for {self.patience} evaluations")
