@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from pathlib import Path
@@ -63,12 +64,12 @@ def by_trainer(folder: Path, **settings: Any) -> Tiny:
     return tiny
 
 
-def by_run(folder: Path, **settings: Any) -> Tiny:
+def by_run(folder: Path, callbacks: Any = (), **settings: Any) -> Tiny:
     """Train the small regression with a hand-written loop over `Run`."""
     tiny = Tiny()
     run = lucid.Run(
         tiny.model, tiny.optimizer, tiny.train_loader, scheduler=tiny.scheduler, run_dir=folder, reports=(),
-        config=lucid.TrainConfig(**{**SETTINGS, **settings}),
+        callbacks=callbacks, config=lucid.TrainConfig(**{**SETTINGS, **settings}),
     )  # fmt: skip
     for x, y in run:
         with run.autocast():
@@ -86,6 +87,37 @@ def test_trainer_and_run_give_the_same_bits(tmp_path: Path, settings: dict[str, 
     assert torch.equal(one.weights(), other.weights())
     kinds = ("log", "eval", "save")
     assert records(tmp_path / "a", *kinds) == records(tmp_path / "b", *kinds)
+
+
+class Draws(lucid.Callback):
+    """Draws random numbers around each evaluation."""
+
+    def on_eval_start(self, state: Any) -> None:
+        torch.rand(1)
+
+    def on_eval_end(self, state: Any, metrics: Any) -> None:
+        torch.rand(1)
+
+
+def test_an_evaluation_of_a_run_leaves_no_trace(tmp_path: Path) -> None:
+    """Callbacks that draw around `run.evaluate` change no bit, as with the trainer."""
+    drawing = by_run(tmp_path / "a", callbacks=[Draws()], eval_every=1)
+    assert torch.equal(drawing.weights(), by_run(tmp_path / "b").weights())
+
+
+def test_a_loop_may_go_on_after_an_evaluation_that_failed(tmp_path: Path) -> None:
+    """An error in `run.evaluate` that the user's loop catches leaves epochs and the end of the run as they are."""
+    tiny = Tiny()
+    run = lucid.Run(
+        tiny.model, tiny.optimizer, tiny.train_loader, run_dir=tmp_path, reports=(), config=lucid.TrainConfig(epochs=2)
+    )
+    for x, y in run:
+        run.step(F.mse_loss(tiny.model(x), y))
+        if run.eval_due:
+            with contextlib.suppress(DataError):
+                run.evaluate(tiny.eval_loader, {"accuracy": lucid.metrics.accuracy})
+    assert (run.result.step, run.result.epoch, run.result.stopped) == (20, 2, "done")
+    assert [record["step"] for record in records(tmp_path, "save")] == [10, 20]
 
 
 class BreakAt(lucid.Callback):

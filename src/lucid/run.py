@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from lucid.errors import ConfigError, LossError
 from lucid.evaluation import evaluate
 from lucid.loop import accept, end_step, is_eval_due, is_over
 from lucid.loop import count as count_step
+from lucid.loop import evaluate as evaluate_now
 from lucid.loss_rules import Count
 from lucid.losses import Loss, Supervised, checked
 from lucid.session import Result, Session
@@ -147,18 +149,19 @@ class Run:
             metrics: as for `lucid.evaluate`.
             loss: as for `lucid.evaluate`.
         """
-        session, values = self._open, None
-        state, callbacks = session.state, session.callbacks
-        callbacks.on_eval_start(state)
-        try:
-            values = evaluate(
+        session = self._open
+
+        def values(state: TrainState) -> dict[str, float]:
+            return evaluate(
                 state.model, loader, metrics, eval_step=Supervised(loss).evaluate, precision=state.precision,
                 device=state.device,
             )  # fmt: skip
-            self.report(values)
+
+        try:
+            evaluate_now(session.state, self._held.epoch, replace(session.services, evaluate=values))
         finally:
-            callbacks.on_eval_end(state, values)
-        return values
+            session.state.progress.pending = False  # also after an error: the loop is the user's, who may go on
+        return dict(session.state.metrics)
 
     def __iter__(self) -> Iterator[Any]:
         with self._trainer.session(self._loader, by_hand=True) as session:
