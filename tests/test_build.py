@@ -188,3 +188,23 @@ def test_changed_rows_stop_a_resume(rows: Path) -> None:
     numpy.savez(rows, x=numpy.zeros((40, 4)), y=KINDS["classification"] + 1)
     with pytest.raises((ResumeError, DataError)):
         trained(rows)
+
+
+def test_a_model_that_cannot_read_the_rows_is_refused(rows: Path) -> None:
+    """Tokens and numbers are not mixed up; the model that fits is named."""
+    with pytest.raises(ConfigError, match=r"'gpt' takes rows of tokens, the data has rows of numbers.* 'mlp'"):
+        build(config(rows, **{"model.name": "gpt"}))
+    (rows.parent / "a.txt").write_text("to be or not to be. " * 100)
+    for name in ("mlp", "cnn"):
+        with pytest.raises(ConfigError, match=rf"'{name}' takes rows of numbers, the data has rows of tokens.* 'gpt'"):
+            build(config(rows, **{"data.name": f"text:{rows.parent / 'a.txt'}", "model.name": name}))
+
+
+def test_what_torch_says_of_an_option_is_an_error_of_the_configuration(rows: Path) -> None:
+    """A value that torch's optimizer or layer refuses is bad input, not a crash."""
+    with pytest.raises(ConfigError, match=r"optimizer\.options do not fit 'sgd': Invalid momentum value: -1"):
+        build(config(rows, **{"optimizer.name": "sgd", "optimizer.options.momentum": -1}))
+    with pytest.raises(ConfigError, match=r"optimizer\.options do not fit 'muon': Muon only supports 2D parameters"):
+        build(config(rows, **{"optimizer.name": "muon"}))
+    with pytest.raises(ConfigError, match=r"model\.options do not fit 'mlp': dropout probability has to be between"):
+        build(config(rows, **{"model.options.dropout": 2.0}))

@@ -67,6 +67,7 @@ def build(
     data = build_data(config)
     rng.seed_all(config.train.seed)  # weights follow the seed, whatever the data drew
     task = make_task(config.task, config.loss, data.task, data.transform_state)
+    _check_model(config.model.name, data)
     model = models.build(
         config.model.name, config.model.options, input_shape=data.input_shape, num_outputs=data.num_outputs
     )
@@ -98,6 +99,17 @@ def build(
         validation_loader=None if data.validation is None else _loader(config, data.validation, size),
         test_loader=None if data.test is None else _loader(config, data.test, size),
     )
+
+
+def _check_model(name: str, data: DataBundle) -> None:
+    """Refuse one of our models where it cannot read the rows: tokens want an embedding, numbers want none."""
+    has_tokens = data.task == "language-modelling"
+    if name in models.OURS and (name == "gpt") != has_tokens:
+        takes, comes, fit = ("tokens", "numbers", "mlp") if name == "gpt" else ("numbers", "tokens of a text", "gpt")
+        raise ConfigError(
+            f"model.name = {name!r} takes rows of {takes}, the data has rows of {comes}. "
+            f"Take another model, such as {fit!r}."
+        )
 
 
 def _with_threads(config: RunConfig, model: nn.Module) -> RunConfig:
@@ -147,7 +159,12 @@ def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimize
     if "weight_decay" not in arguments:
         for group in groups:
             del group["weight_decay"]
-    return kind(groups, **arguments)
+    try:
+        return kind(groups, **arguments)
+    except ValueError as error:
+        if not kind.__module__.startswith(("torch.", "lucid.")):
+            raise
+        raise ConfigError(f"optimizer.options do not fit {section.name!r}: {error}.") from error
 
 
 _GROUPING = ("layer_decay", "lr_by_pattern")

@@ -110,3 +110,17 @@ def test_transformers_class_gives_logits() -> None:
     assert model(torch.randint(0, 20, (2, 6))).shape == (2, 3)
     with pytest.raises(ConfigError, match="transformers has no class and finds no model"):
         build("transformers:./not-there")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mlp", {"width": 0}, r"model\.options\.width must be at least 1, got 0"),
+        ("mlp", {"depth": -1}, r"model\.options\.depth must be at least 0, got -1"),
+        ("gpt", {"heads": 3}, r"model\.options\.width must be a multiple of heads, got 128 and 3"),
+    ],
+)
+def test_sizes_that_make_no_model_are_refused(name: str, options: dict[str, int], message: str) -> None:
+    """A layer without units trains in silence; heads that do not divide the width fail in the first step."""
+    with pytest.raises(ConfigError, match=message):
+        build(name, (8,), **options)

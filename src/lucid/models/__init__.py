@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from lucid.config.names import call, import_object
+from lucid.config.names import bind, call, import_object
 from lucid.errors import ConfigError, nearest
 
 OURS = {"mlp": "MLP", "cnn": "CNN", "resnet": "ResNet", "gpt": "GPT"}
@@ -31,10 +31,12 @@ def build(name: str, options: Mapping[str, Any], *, input_shape: tuple[int, ...]
     given: dict[str, Any] = {"input_shape": input_shape, "num_outputs": num_outputs, "num_classes": num_outputs}
     if name in OURS:
         _check_shape(name, input_shape)
-        return _module(
-            call(getattr(importlib.import_module(f"lucid.models.{name}"), OURS[name]), options, "model.options", given),
-            name,
-        )
+        kind = getattr(importlib.import_module(f"lucid.models.{name}"), OURS[name])
+        _check_sizes(bind(kind, options, "model.options", given))
+        try:
+            return _module(call(kind, options, "model.options", given), name)
+        except ValueError as error:  # torch's own checks, such as of a share above 1
+            raise ConfigError(f"model.options do not fit {name!r}: {error}.") from error
     if library in LIBRARIES and rest:
         from lucid.models import outside
 
@@ -49,6 +51,16 @@ def _module(made: Any, name: str) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise ConfigError(f"model.name = {name!r} must give a torch.nn.Module, got {type(made).__name__}.")
     return made
+
+
+def _check_sizes(options: Mapping[str, Any]) -> None:
+    """Refuse sizes that would give a model without weights, or none at all."""
+    for name, least in (("width", 1), ("heads", 1), ("layers", 1), ("depth", 0)):
+        if options.get(name, least) < least:
+            raise ConfigError(f"model.options.{name} must be at least {least}, got {options[name]}.")
+    width, heads = options.get("width", 128), options.get("heads", 1)
+    if width % heads:
+        raise ConfigError(f"model.options.width must be a multiple of heads, got {width} and {heads}.")
 
 
 def _check_shape(name: str, shape: tuple[int, ...]) -> None:
