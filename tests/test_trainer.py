@@ -213,6 +213,19 @@ def test_the_same_folder_again_says_done(tmp_path: Path) -> None:
     assert changed <= {"environment.json"}
 
 
+def test_a_run_without_a_good_checkpoint_says_why_it_begins_anew(tmp_path: Path) -> None:
+    """A broken file that nothing can stand in for is named with its reason, and kept."""
+    by_trainer(tmp_path)
+    for file in (tmp_path / "checkpoints").glob("*.lcs"):
+        file.write_bytes(file.read_bytes()[:-1])
+    torch.manual_seed(9)
+    anew = by_trainer(tmp_path)
+    notes = [note for note in records(tmp_path, "plan")[0]["info"]["notes"] if "begun anew" in note]
+    assert len(notes) == 2
+    assert all("step-0000000" in note and "cut short" in note for note in notes)
+    assert torch.equal(anew.weights(), by_trainer(tmp_path / "b").weights())
+
+
 def test_more_epochs_train_exactly_those(tmp_path: Path) -> None:
     """A finished run of 2 epochs asked for 4 trains 2 more, as a run of 4 would have."""
     by_trainer(tmp_path / "a", epochs=2)

@@ -129,7 +129,7 @@ class Session:
         rng.seed_all(rng.derive(self.state.config.seed, "train"))
         if not self._resume():
             self.reports.rewind(-1)  # what a run left that was killed before its first checkpoint
-            self.write("plan", info={**self.plan.to_dict(), **self.facts})
+            self.write("plan", info={**self.plan.to_dict(), **self.facts, "notes": self._notes()})
         self._stack.enter_context(listen(self.state))
         self._stack.enter_context(self.deadline.watch(self.state))
 
@@ -244,6 +244,11 @@ class Session:
             **self.facts,
         }
         self.write("resume", info=info)
+
+    def _notes(self) -> list[str]:
+        """Return what is out of the ordinary, with the checkpoints that a run cannot go on from, which begins anew."""
+        broken = [] if self.store is None else self.store.refused
+        return [*self.facts.get("notes", ()), *(f"begun anew, not from {path}: {why}" for path, why in broken)]
 
     def _refuse_foreign(self) -> None:
         if self.store is not None and self.store.foreign:
