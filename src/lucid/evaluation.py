@@ -43,7 +43,8 @@ def evaluate(
     Args:
         model: in any mode; evaluated in eval mode, every module's own mode is put back.
         loader: a DataLoader, or the `Feed` of one.
-        metrics: name to a torchmetrics object or a callable of (output, target); see `lucid.metrics`.
+        metrics: name to a torchmetrics object or a callable of (output, target); see `lucid.metrics`. An object is
+            reset first, and holds these rows afterwards.
         loss: takes (output, target); gives "eval/loss". None: only what the model itself computes.
         eval_step: replaces the forward of a batch; returns what `Output` holds.
         precision: autocast used in training, so that evaluation sees the same numerics. None: fp32.
@@ -67,6 +68,7 @@ def evaluate(
     if not isinstance(loader, Feed):
         loader = Feed(loader, seed=0, device=_device(model, device), role="eval")
     meters = MetricSet(metrics or {})
+    meters.reset()  # an object may hold the evaluation before, or part of one that was left
 
     def forward(batch: Any) -> Output:
         with precision.autocast():
