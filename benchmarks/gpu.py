@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lucid
 from lucid import loop
+from lucid.verdict import QueuedVerdict, make_verdict
 
 
 class Net(nn.Module):
@@ -132,7 +133,18 @@ def gradient_checkpointing(bench: Bench) -> dict[str, Any]:
     return found
 
 
-def fit_step(bench: Bench, batch: int) -> Callable[[int], float]:
+class Form(lucid.Callback):
+    """Has a run settle its steps in one of the two forms of `lucid.verdict`."""
+
+    def __init__(self, form: Any) -> None:
+        self.form = form
+
+    def on_train_start(self, state: Any) -> None:
+        """Set the form."""
+        state.verdict = make_verdict(state.device, self.form)
+
+
+def fit_step(bench: Bench, batch: int, form: str) -> Callable[[int], float]:
     """Return a function that trains some steps with the trainer and returns seconds per step."""
     model = bench.model()
     x, y = bench.data(batch)
@@ -144,7 +156,9 @@ def fit_step(bench: Bench, batch: int) -> Callable[[int], float]:
             device=str(bench.device), precision="fp32",
         )  # fmt: skip
         optimizer = lucid.optim.AdamW(model.parameters(), lr=1e-4)
-        trainer = lucid.Trainer(model, optimizer, loss=F.cross_entropy, config=config, reports=())
+        trainer = lucid.Trainer(
+            model, optimizer, loss=F.cross_entropy, config=config, reports=(), callbacks=[Form(form)]
+        )  # fmt: skip
         bench.wait()
         began = time.perf_counter()
         trainer.fit(ready)
@@ -155,18 +169,32 @@ def fit_step(bench: Bench, batch: int) -> Callable[[int], float]:
 
 
 def loop_overhead(bench: Bench) -> dict[str, Any]:
-    """Trainer over the hand-written step, on the smallest batch; set-up is taken out by a second, longer fit."""
-    train, hand = fit_step(bench, bench.batches[0]), plain_step(bench, "fp32", bench.batches[0])
-    ours, plain = [], []
+    """Trainer in both forms over the hand-written step, by size of the network, on the smallest batch."""
+    usual = bench.width, bench.depth
+    found = {}
+    for width, depth in (usual, (max(bench.width // 8, 8), max(bench.depth // 4, 1))):
+        bench.width, bench.depth = width, depth
+        found[f"width {width}, depth {depth}"] = _overhead(bench)
+    bench.width, bench.depth = usual
+    return found
+
+
+def _overhead(bench: Bench) -> dict[str, Any]:
+    """Milliseconds per step; set-up is taken out by a second, longer fit."""
     few, many = bench.steps, 4 * bench.steps
-    train(few)
+    forms = {form: fit_step(bench, bench.batches[0], form) for form in ("at once", "queued")}
+    hand = plain_step(bench, "fp32", bench.batches[0])
+    times: dict[str, list[float]] = {name: [] for name in ("hand", *forms)}
+    for train in forms.values():
+        train(few)
     hand()
     for _ in range(bench.repeats):
-        short, long = train(few) * few, train(many) * many
-        ours.append((long - short) / (many - few) * 1e3)
-        plain.append(bench.seconds(hand) * 1e3)
-    trainer, by_hand = statistics.median(ours), statistics.median(plain)
-    return {"trainer_ms": trainer, "hand_ms": by_hand, "ratio": trainer / by_hand}
+        for form, train in forms.items():
+            times[form].append((train(many) * many - train(few) * few) / (many - few) * 1e3)
+        times["hand"].append(bench.seconds(hand) * 1e3)
+    ms = {name: statistics.median(values) for name, values in times.items()}
+    has_queued = type(make_verdict(bench.device, "queued")) is QueuedVerdict
+    return {"ms": ms, "has_queued": has_queued, **{form: ms[form] / ms["hand"] for form in forms}}
 
 
 def save_stall(bench: Bench) -> dict[str, Any]:

@@ -19,9 +19,9 @@ SRC = Path(lucid.__file__).parent
 FILES = sorted(path for path in SRC.rglob("*.py"))
 
 SPINE = (
-    "windows", "plan", "undo", "spikes", "state", "loss_rules", "losses", "callbacks", "tally", "step", "closures",
-    "evaluation", "loop", "bundle", "probe", "guard", "pieces", "changes", "environment", "signals", "session",
-    "run_folder", "trainer", "run", "replay", "finders", "profiling", "check",
+    "windows", "plan", "undo", "spikes", "verdict", "state", "loss_rules", "losses", "callbacks", "tally", "step",
+    "closures", "evaluation", "loop", "bundle", "probe", "guard", "pieces", "changes", "environment", "signals",
+    "session", "run_folder", "trainer", "run", "replay", "finders", "profiling", "check",
 )  # fmt: skip
 SHELVES = {
     "errors": 0,

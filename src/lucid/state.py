@@ -18,6 +18,7 @@ from lucid.config import TrainConfig
 from lucid.errors import ConfigError, MismatchError, nearest
 from lucid.spikes import Watch, make_watch
 from lucid.undo import Buffers
+from lucid.verdict import Verdict, make_verdict
 from lucid.windows import Progress
 
 Scheduler = LRScheduler | ReduceLROnPlateau
@@ -141,6 +142,7 @@ class TrainState:
     best: Best = field(init=False)
     buffers: Buffers = field(init=False)
     watch: Watch = field(init=False)
+    verdict: Verdict = field(init=False)
     metrics: dict[str, float] = field(default_factory=dict)
     """Values of the last evaluation."""
     stop_reason: str | None = None
@@ -156,6 +158,7 @@ class TrainState:
         self.best = Best(self.config.monitor_mode)
         self.buffers = Buffers(self.model)
         self.watch = make_watch(self.config.spike_factor, self.config.spike_window)
+        self.verdict = make_verdict(self.device)
 
     @property
     def step(self) -> int:

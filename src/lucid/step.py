@@ -3,8 +3,8 @@
 for batch in window:
     loss = forward(model, batch)            # under autocast
     scale(share of loss).backward()         # a plain call
-unscale once; one denominator for the window; norm; guard; clip once
-optimizers step, schedules step             # or nothing at all, if the guard found NaN or inf
+unscale once; one denominator for the window; norm
+clip once, optimizers step, schedules step  # or nothing at all, if the norm is NaN or inf: `verdict.py`
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lucid.loss_rules import Count
 from lucid.losses import Loss
-from lucid.optim.clipping import clip_adaptive_, clip_by_norm_, clip_by_value_, grad_norm
+from lucid.optim.clipping import grad_norm
 from lucid.pieces import cut, free_memory, halve, joined
 from lucid.state import TrainState
 from lucid.tally import Tally
@@ -99,38 +99,13 @@ def update(state: TrainState, tally: Tally) -> StepResult:
         torch._foreach_mul_(gradients, correction)
     norm = grad_norm(gradients)
     result = StepResult(loss, norm, count, tally.mean_parts() if tally.parts else None, None, tally.losses)
-    if _clip(state, gradients, norm, loss):
-        for optimizer in state.optimizers:
-            optimizer.step()
+    if state.verdict.settle(state, gradients, norm, state.watch.probe(loss, norm)):
         state.step_schedulers()
     else:
         state.buffers.restore()
         result.skipped = _why(state, tally, loss)
     state.precision.update()
     return result
-
-
-def _clip(state: TrainState, gradients: list[Tensor], norm: Tensor, loss: Tensor) -> bool:
-    """Clip where needed; return False, and change nothing, if the loss or the norm is NaN, inf or a spike.
-
-    The usual case, a finite norm below the limit, is settled by one comparison.
-    """
-    limit, how = state.config.max_grad_norm, state.config.clip
-    probe = state.watch.probe(loss, norm)  # not finite if the step must be left out
-    if limit is None or how != "norm":
-        if not torch.isfinite(probe):
-            return False
-        if limit is not None and how == "value":
-            clip_by_value_(gradients, limit)
-        elif limit is not None:
-            clip_adaptive_([p for p in state.parameters() if p.grad is not None], limit)
-        return True
-    if probe <= limit:
-        return True
-    if not torch.isfinite(probe):
-        return False
-    clip_by_norm_(gradients, norm, limit)
-    return True
 
 
 def _why(state: TrainState, tally: Tally, loss: Tensor) -> str:

@@ -49,9 +49,9 @@ def kernel_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     update = _direct._update
 
-    def count(group: Any, params: Any, *rest: Any) -> None:
+    def count(group: Any, params: Any, *rest: Any, **options: Any) -> None:
         calls.append(len(params))
-        update(group, params, *rest)
+        update(group, params, *rest, **options)
 
     monkeypatch.setattr(_direct, "_update", count)
     return calls
@@ -160,8 +160,8 @@ def test_closure_is_called_and_its_loss_returned() -> None:
 @pytest.mark.parametrize("unscale", [False, True])
 @pytest.mark.parametrize("scale", [2.0, float("inf")])
 def test_scaler_may_step_it(scale: float, unscale: bool, kernel_calls: list[int]) -> None:
-    """With torch's GradScaler the weights are those of torch's class, and an overflow changes nothing."""
-    a, b = layers()
+    """With torch's GradScaler the bits are those of torch's class; the kernel is called at once if nothing is to scale."""
+    (a, b), states = layers(), []
     for model, optimizer in ((a, optim.AdamW(a.parameters())), (b, torch.optim.AdamW(b.parameters(), fused=True))):
         scaler = torch.amp.GradScaler("cpu", init_scale=scale)
         for _ in range(3):
@@ -171,8 +171,10 @@ def test_scaler_may_step_it(scale: float, unscale: bool, kernel_calls: list[int]
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
+        states.append(optimizer.state_dict())
     assert same(a.state_dict(), b.state_dict())
-    assert kernel_calls == []
+    assert same(*states)
+    assert kernel_calls == ([4, 4, 4] if unscale else [])
 
 
 def test_gradients_are_off_inside_and_back_afterwards() -> None:

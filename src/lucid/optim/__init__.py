@@ -8,6 +8,7 @@
 | `_schedule.py`, `_curves.py` | the scheduler that applies a function of the step; the functions |
 | `groups.py` | `param_groups`: which parameters get which learning rate and weight decay |
 | `clipping.py` | norm of the gradient, and three ways to limit it |
+| `veto.py` | steps that a number on the device can forbid |
 
 Any other name is `torch.optim`'s own.
 """

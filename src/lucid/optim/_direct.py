@@ -39,7 +39,7 @@ class DirectStep(Optimizer):
         try:
             for group, found in zip(self.param_groups, lists, strict=True):
                 if found is not None and found[0]:  # no gradient in the group: nothing to do
-                    _update(group, *found)
+                    _update(group, *found, found_inf=getattr(self, "found_inf", None))
         finally:
             torch._C._set_grad_enabled(grad_mode)
         return None
@@ -55,7 +55,7 @@ class DirectStep(Optimizer):
 
 
 def _is_watched(self: Any) -> bool:
-    """Whether a hook, a profiler, a compiler or a GradScaler takes part in this step."""
+    """Whether a hook, a profiler, a compiler or the scale of a GradScaler takes part in this step."""
     return bool(
         self._optimizer_step_pre_hooks
         or self._optimizer_step_post_hooks
@@ -63,7 +63,6 @@ def _is_watched(self: Any) -> bool:
         or optimizer._global_optimizer_post_hooks
         or torch._C._autograd._profiler_enabled()
         or torch.compiler.is_compiling()
-        or getattr(self, "found_inf", None) is not None
         or getattr(self, "grad_scale", None) is not None
     )
 
@@ -103,9 +102,13 @@ def _update(
     means: list[Tensor],
     squares: list[Tensor],
     steps: list[Tensor],
+    *,
+    found_inf: Tensor | None,
 ) -> None:
     beta1, beta2 = group["betas"]
     kernel = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
+    if found_inf is not None:
+        found_inf = found_inf.to(params[0].device, non_blocking=True)
     if steps[0].is_cpu:
         torch._foreach_add_(steps, _ONE, alpha=1.0)  # a quarter of the time that a plain 1 takes
     else:
@@ -113,4 +116,7 @@ def _update(
     kernel(
         params, grads, means, squares, [], steps, lr=group["lr"], beta1=beta1, beta2=beta2,
         weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=group["maximize"],
+        found_inf=found_inf,
     )  # fmt: skip
+    if found_inf is not None:
+        torch._foreach_sub_(steps, [found_inf] * len(steps))  # where it is 1 the kernel did nothing

@@ -46,7 +46,21 @@ def clip_by_norm_(grads: list[Tensor], norm: Tensor, max_norm: float) -> None:
     """
     if norm.device.type == "cpu" and norm < max_norm * 0.999 - 1e-5:
         return  # the factor is 1: known without a sync only on the CPU, where it saves a pass over all gradients
-    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    scale_(grads, norm_factor(norm, max_norm))
+
+
+def norm_factor(norm: Tensor, max_norm: float) -> Tensor:
+    """Return the factor that brings gradients of this norm to at most `max_norm`."""
+    return torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+
+
+def scale_(grads: list[Tensor], factor: Tensor) -> None:
+    """Multiply all gradients in place.
+
+    Args:
+        grads: gradients, of any devices and dtypes.
+        factor: 0-d, on any device.
+    """
     for group in _groups(grads):
         torch._foreach_mul_(group, factor.to(group[0].device))
 
