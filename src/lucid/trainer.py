@@ -173,7 +173,7 @@ class Trainer:
             run_dir=self.run_dir,
             reports=self.reports,
             settings={**self.extra_config, "train": self.config.to_dict()},
-            facts=self._facts(feed, plan),
+            facts=self._facts(state, feed, plan),
         )
 
     def _train_feed(self, loader: Any) -> Feed:
@@ -218,7 +218,7 @@ class Trainer:
                 f"train.monitor must be one of {', '.join(known)}, got {monitor!r}.{nearest(monitor, known)}"
             )
 
-    def _facts(self, feed: Feed, plan: Plan) -> dict[str, Any]:
+    def _facts(self, state: TrainState, feed: Feed, plan: Plan) -> dict[str, Any]:
         parameters = list(self.model.parameters())
         return {
             "name": None if self.run_dir is None else self.run_dir.name,
@@ -232,7 +232,7 @@ class Trainer:
             "device": str(self.device),
             "precision": self.precision.mode,
             "loss_is_mean_over": self.forward.rule,
-            "notes": [*plan.notes(), *feed.notes(), *self._step.notes],
+            "notes": [*plan.notes(), *feed.notes(), *self._step.notes, *state.verdict.notes(state)],
             "run_dir": None if self.run_dir is None else str(self.run_dir),
         }
 
