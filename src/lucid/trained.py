@@ -131,18 +131,28 @@ def find_checkpoint(path: str | Path) -> Path:
     """
     path = Path(path)
     if path.is_file():
-        return path
+        return pointed(path)
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    for slot in ("best", "last"):
+    for slot in SLOTS:
         pointer = folder / slot
-        if pointer.is_file():
-            named = folder / pointer.read_text(encoding="utf-8").strip()
-            if named.is_file():
-                return named
+        if pointer.is_file() and (named := pointed(pointer)) != pointer:
+            return named
     found = sorted(folder.glob("step-*.lcs")) if folder.is_dir() else []
     if not found:
         raise CheckpointError(f"no checkpoint at {path}: give a .lcs file, or the folder of a run.")
     return found[-1]
+
+
+SLOTS = ("best", "last")
+"""Names of the files beside checkpoints that hold the name of one."""
+
+
+def pointed(path: Path) -> Path:
+    """Return the checkpoint that `best` or `last` names; any other path as it is."""
+    if path.name in SLOTS and path.is_file():
+        named = path.with_name(path.read_bytes()[:256].decode(errors="replace").strip() or path.name)
+        return named if named.is_file() else path
+    return path
 
 
 def load_weights(model: nn.Module, path: str) -> None:

@@ -104,6 +104,14 @@ def test_inspect_shows_a_run_and_a_file(lucid: Lucid, run: str) -> None:
     assert f"{run}/checkpoints/step-00000018.lcs  18" in out
     assert "model/layers.1.weight" in lucid("inspect", f"{run}/checkpoints/step-00000018.lcs")[1]
     assert json.loads(lucid("inspect", run, "--json")[1])[0]["meta"]["step"] in (6, 12, 18)
+    newest = lucid("inspect", f"{run}/checkpoints/step-00000018.lcs")[1]
+    assert lucid("inspect", f"{run}/checkpoints/last")[:2] == (0, newest)
+    assert lucid("verify", f"{run}/checkpoints/last")[0] == 0
+    broken = Path(run, "checkpoints", "step-00000018.lcs")
+    broken.write_bytes(broken.read_bytes()[:-1])
+    code, out, _ = lucid("inspect", run)
+    assert (code, out.count("BAD  "), "step-00000012.lcs  12" in out) == (1, 1, True)
+    assert [sorted(one)[0] for one in json.loads(lucid("inspect", run, "--json")[1])][-1] == "error"
     assert lucid("inspect", "none")[::2] == (2, "lucid: ConfigError: no such file or folder: none.\n")
 
 

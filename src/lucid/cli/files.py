@@ -22,7 +22,7 @@ def inspect(words: Sequence[str]) -> int:
 
 
 def inspect_path(path: tyro.conf.Positional[Path], json: bool = False) -> int:
-    """What a checkpoint or a run holds. Only headers are read.
+    """What a checkpoint or a run holds. Only headers are read. Exit code 1 if one of a run's is broken.
 
     Example: lucid inspect runs/digits
 
@@ -32,19 +32,36 @@ def inspect_path(path: tyro.conf.Positional[Path], json: bool = False) -> int:
     """
     from lucid.serialization import inspect
 
-    found = [inspect(file) for file in _files(path)]
+    path = _existing(path)
+    found, broken = [], []
+    for file in _files(path):
+        try:
+            found.append(inspect(file))
+        except CheckpointError as error:
+            if not path.is_dir():
+                raise
+            broken.append((str(file), str(error)))
     if json:
-        print(json_library.dumps([info.to_dict() for info in found], default=str))
+        bad = [{"file": file, "error": error} for file, error in broken]
+        print(json_library.dumps([info.to_dict() for info in found] + bad, default=str))
     elif path.is_dir():
         print(_table([(info.file, info.meta, info.bytes) for info in found]))
+        print("".join(f"BAD  {error}\n" for _, error in broken), end="")
     else:
         print("\n".join(_shortened(line) for line in str(found[0]).splitlines()))
-    return 0
+    return 1 if broken else 0
+
+
+def _existing(path: Path) -> Path:
+    """Return what is there, for a run's `best` or `last` the checkpoint that they name."""
+    from lucid.trained import pointed
+
+    if not path.exists():
+        raise ConfigError(f"no such file or folder: {path}.")
+    return pointed(path)
 
 
 def _files(path: Path) -> list[Path]:
-    if not path.exists():
-        raise ConfigError(f"no such file or folder: {path}.")
     files = sorted(path.rglob("*.lcs")) if path.is_dir() else [path]
     if not files:
         raise CheckpointError(f"{path} holds no .lcs file.")
@@ -84,9 +101,7 @@ def verify_path(path: tyro.conf.Positional[Path], json: bool = False) -> int:
     """
     from lucid.serialization import verify
 
-    if not path.exists():
-        raise ConfigError(f"no such file or folder: {path}.")
-    report = verify(path)
+    report = verify(_existing(path))
     print(json_library.dumps(report.to_dict()) if json else report)
     return 0 if report.ok else 1
 
