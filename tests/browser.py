@@ -53,3 +53,12 @@ def open_page(browser: Any, url: str, allowed: str, **options: Any) -> Watched:
     watched = Watched(browser.new_page(**options), allowed)
     watched.page.goto(url)
     return watched
+
+
+def until(page: Any, expression: str) -> None:
+    """Wait until an expression is true. The page's policy forbids it to evaluate text, so it is asked from outside."""
+    for _ in range(1000):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(20)
+    raise AssertionError(expression)

@@ -17,6 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from lucid.dashboard import create_app, serve
+from lucid.dashboard.reading import Reader
 from lucid.errors import ConfigError
 from lucid.records import Record
 
@@ -62,12 +63,58 @@ def test_curves_are_sent_again_only_if_something_changed(tmp_path: Path, make_ru
     assert first["points"]["train/loss"]["step"] == list(range(1, 21))
     assert len(first["points"]["train/loss"]["smooth"]) == 20
     again = {"id": "a", "window": 5, "have": first["version"]}
-    assert web.get("/api/curves", params=again).json()["runs"] == [{"id": "a", "same": True}]
+    assert web.get("/api/curves", params=again).json()["runs"] == [{"id": "a", "same": True, "status": "finished"}]
     assert "points" in web.get("/api/curves", params=again | {"window": 9}).json()["runs"][0]
     with (folder / "records.jsonl").open("a") as file:
         file.write(Record("log", 21, 1, 1.0, {"train/loss": math.nan}).to_line())
     points = web.get("/api/curves", params=again).json()["runs"][0]["points"]["train/loss"]
     assert (points["y"][-1], points["marks"]) == (None, [[20, "nan"]])
+
+
+def test_of_curves_only_what_is_new_is_sent(tmp_path: Path, make_run: MakeRun) -> None:
+    """Points that still hold are counted, not sent; a version of another reading gets all of them."""
+    folder = make_run("a", 200)
+    web = client(tmp_path)
+    first = web.get("/api/curves", params={"id": "a", "window": 5}).json()["runs"][0]
+    assert first["since"] == ""
+    with (folder / "records.jsonl").open("a") as file:
+        file.write(Record("log", 201, 1, 1.0, {"train/loss": 0.5, "train/rows": 1608}).to_line())
+    again = {"id": "a", "window": 5, "have": first["version"]}
+    answer = web.get("/api/curves", params=again).json()["runs"][0]
+    points = answer["points"]["train/loss"]
+    assert (answer["since"], points["keep"], points["step"]) == (first["version"], 198, [199, 200, 201])
+    assert answer["points"]["eval/accuracy"]["step"] == [200]  # how many rows that was is known only now
+    for have in ("x", "1-2-3~5-1500", first["version"].replace("~5", "~7"), first["version"][1:]):
+        whole = client(tmp_path).get("/api/curves", params=again | {"have": have}).json()["runs"][0]
+        assert (whole["since"], len(whole["points"]["train/loss"]["step"])) == ("", 201)
+
+
+def test_file_that_the_browser_has_is_not_sent_again(tmp_path: Path) -> None:
+    """Plotly's script is megabytes: asked with its mark, it is confirmed without being sent."""
+    web = client(tmp_path)
+    first = web.get("/static/plotly.js")
+    again = web.get("/static/plotly.js", headers={"If-None-Match": first.headers["etag"]})
+    assert (first.status_code, len(first.content) > 1_000_000) == (200, True)
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_runs_that_are_compared_share_the_time_for_reading(
+    tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One question takes no longer for ten runs than for one."""
+    budgets: list[float] = []
+    update = Reader.update
+
+    def watched(reader: Reader, budget_seconds: float) -> None:
+        budgets.append(budget_seconds)
+        update(reader, budget_seconds)
+
+    monkeypatch.setattr(Reader, "update", watched)
+    for number in range(10):
+        make_run(str(number))
+    client(tmp_path).get("/api/curves?" + "&".join(f"id={number}&have=" for number in range(10)))
+    assert len(budgets) == 10
+    assert sum(budgets) <= 0.8 + 1e-9
 
 
 def test_curves_of_several_runs_come_together(tmp_path: Path, make_run: MakeRun) -> None:
@@ -85,7 +132,7 @@ def test_long_curve_is_thinned_on_the_server(tmp_path: Path) -> None:
     lines = (Record("log", step, 1, 0.0, {"train/loss": float(step % 13)}).to_line() for step in range(5000))
     (folder / "records.jsonl").write_text("".join(lines))
     answer = client(tmp_path).get("/api/curves", params={"id": "a", "points": 200}).json()
-    assert 100 < len(answer["runs"][0]["points"]["train/loss"]["y"]) <= 202
+    assert 60 < len(answer["runs"][0]["points"]["train/loss"]["y"]) <= 202
 
 
 def test_run_has_plan_config_environment_checkpoints_and_events(tmp_path: Path, make_run: MakeRun) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from browser import open_page
+from browser import open_page, until
 from lucid.records import Record
 from lucid.report import JsonlReport
 
@@ -17,15 +19,6 @@ Serve = Callable[..., str]
 
 HOSTILE = "</script><script>window.hit=1</script><img src=x onerror='window.hit=1'><b>bold</b>"
 _LAST_STEP = "document.querySelector('.plot').data[0].x.at(-1)"
-
-
-def until(page: Any, expression: str) -> None:
-    """Wait until an expression is true. The page's policy forbids it to evaluate text, so it is asked from outside."""
-    for _ in range(1000):
-        if page.evaluate(expression):
-            return
-        page.wait_for_timeout(20)
-    raise AssertionError(expression)
 
 
 def test_curves_grow_while_a_run_writes(tmp_path: Path, serve: Serve, chromium: Any) -> None:
@@ -59,6 +52,89 @@ def test_curves_follow_a_run_that_goes_back(tmp_path: Path, serve: Serve, chromi
     report.rewind(2)
     until(page, f"{_LAST_STEP} === 2")
     report.close()
+
+
+_VALUES = ("loss", "lr", "grad_norm", "rows_per_second", *(f"value{number}" for number in range(12)))
+_PAINTED = "[...document.querySelectorAll('.plot')].filter((plot) => plot.data).length"
+
+
+def _log(step: int, *names: str) -> Record:
+    return Record("log", step, 1, float(step), {f"train/{name}": step % 13 + 0.5 for name in names})
+
+
+def test_only_charts_in_view_are_painted_each_once(tmp_path: Path, serve: Serve, chromium: Any) -> None:
+    """Of sixteen charts those in the window are painted, the others when one scrolls there; none is painted twice."""
+    report = JsonlReport(tmp_path / "runs" / "a" / "records.jsonl")
+    for step in range(1, 21):
+        report.write(_log(step, *_VALUES))
+    url = serve()
+    page = open_page(chromium, f"{url}#/run/a", url, viewport={"width": 800, "height": 500}).page
+    until(page, f"{_PAINTED} > 0")
+    page.wait_for_timeout(300)
+    assert page.locator(".plot").count() == 16
+    assert 1 <= page.evaluate("lucid.numPainted") <= 4
+    for at in range(16):
+        page.locator(".plot").nth(at).scroll_into_view_if_needed()
+        until(page, f"document.querySelectorAll('.plot')[{at}].data")
+    assert page.evaluate("lucid.numPainted") == 16
+    report.close()
+
+
+def test_new_record_asks_twice_sends_its_points_and_repaints_its_chart(
+    tmp_path: Path, serve: Serve, chromium: Any
+) -> None:
+    """What a refresh costs does not depend on the length of the run: two requests, few points, one chart."""
+    path = tmp_path / "runs" / "a" / "records.jsonl"
+    report = JsonlReport(path)
+    (path.parent / "environment.json").write_text(json.dumps({"host": platform.node()}))
+    with path.open("a") as file:
+        file.writelines(_log(step, "loss", "grad_norm").to_line() for step in range(1, 5001))
+    url = serve()
+    page = open_page(chromium, f"{url}#/run/a", url, viewport={"width": 1400, "height": 1400}).page
+    until(page, f"{_PAINTED} === 2")
+    asked: list[Any] = []
+    page.on("response", lambda answer: asked.append(answer))
+    painted = page.evaluate("lucid.numPainted")
+    with page.expect_response("**/api/curves*") as idle:
+        pass
+    assert idle.value.json()["runs"] == [{"id": "a", "same": True, "status": "running"}]
+    asked.clear()
+    report.write(_log(5001, "loss"))
+    until(page, f"{_LAST_STEP} === 5001")
+    while len(asked) < 2:
+        page.wait_for_timeout(20)
+    (curves,) = (answer.json()["runs"][0] for answer in asked if "/api/curves" in answer.url)
+    assert [answer.url.split("?")[0].rsplit("/", 1)[1] for answer in asked] == ["curves", "run"]
+    assert set(curves["points"]) == {"train/loss", "train/grad_norm"}
+    assert all(len(points["y"]) <= 4 for points in curves["points"].values())
+    assert page.evaluate("document.querySelector('.plot').data[0].x.length") > 500
+    assert page.evaluate("lucid.numPainted") == painted + 1
+    report.close()
+    page.wait_for_selector(".badge.died")  # seen without a new record
+
+
+def test_long_list_is_laid_out_as_one_scrolls(tmp_path: Path, serve: Serve, chromium: Any) -> None:
+    """Of 250 runs a hundred have a row; search looks through all of them; the plotting script is not loaded."""
+    for number in range(250):
+        folder = tmp_path / "runs" / f"run-{number:03d}"
+        folder.mkdir(parents=True)
+        (folder / "records.jsonl").write_text(Record("plan", 0, 1, 1000.0 - number).to_line())
+    url = serve()
+    shown = open_page(chromium, url, url)
+    page = shown.page
+    until(page, "document.querySelector('.bar')?.textContent.includes('250 runs')")
+    assert page.locator("tbody tr").count() == 100
+    page.fill("input[type=search]", "run-24")
+    assert page.locator("tbody tr").count() == 10
+    page.fill("input[type=search]", "")
+    assert page.locator("tbody tr").count() == 100
+    page.locator("button.more").scroll_into_view_if_needed()
+    until(page, "document.querySelectorAll('tbody tr').length === 200")
+    page.locator("button.more").scroll_into_view_if_needed()
+    until(page, "document.querySelectorAll('tbody tr').length === 250")
+    assert page.locator("button.more").is_hidden()
+    assert page.locator("#plotly").count() == 0
+    assert shown.trouble == []
 
 
 def test_new_run_appears_in_the_list_and_search_finds_it(serve: Serve, make_run: MakeRun, chromium: Any) -> None:
@@ -127,7 +203,7 @@ def test_tabs_move_by_arrow_keys(serve: Serve, make_run: MakeRun, chromium: Any)
     url = serve()
     page = open_page(chromium, f"{url}#/run/a", url).page
     page.wait_for_selector(".main-svg")
-    star = "[...document.querySelectorAll('.plot')].some((p) => p.data.some((t) => t.marker?.symbol === 'star'))"
+    star = "[...document.querySelectorAll('.plot')].some((p) => p.data?.some((t) => t.marker?.symbol === 'star'))"
     assert page.evaluate(star)  # on the best evaluation
     page.locator("[role=tab][aria-selected=true]").focus()
     seen = []

@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lucid.records import Record
-from lucid.records.curves import collect, thin
+from lucid.records.curves import collect
 
 
 def _log(step: int, time: float, **values: float) -> Record:
     return Record("log", step, 1, time, {name.replace("_", "/", 1): value for name, value in values.items()})
-
-
-@given(st.lists(st.floats(), min_size=1, max_size=400), st.integers(3, 60))
-def test_thin_keeps_extremes_ends_and_a_non_finite(numbers: list[float], most: int) -> None:
-    """Whatever the curve: lowest, highest, first, last and some NaN or inf stay, and about `most` points."""
-    kept = thin(numbers, most)
-    assert kept == sorted(set(kept))
-    assert {0, len(numbers) - 1} <= set(kept)
-    assert len(kept) <= max(most, 3 * (most // 3) + 2)
-    finite = [number for number in numbers if math.isfinite(number)]
-    shown = [numbers[at] for at in kept if math.isfinite(numbers[at])]
-    if finite:
-        assert (min(shown), max(shown)) == (min(finite), max(finite))
-    assert (len(finite) < len(numbers)) == any(not math.isfinite(numbers[at]) for at in kept)
-
-
-def test_thin_keeps_the_one_nan_among_many() -> None:
-    """One NaN among ten thousand numbers is among the points."""
-    numbers = [float(at % 7) for at in range(10_000)]
-    numbers[5_432] = math.nan
-    assert 5_432 in thin(numbers, 300)
-
-
-def test_short_curves_are_kept_whole() -> None:
-    """A curve that fits is not touched."""
-    assert thin([1.0] * 1500) == list(range(1500))
 
 
 def test_running_time_stands_still_between_two_processes() -> None:
@@ -98,3 +73,62 @@ def test_number_beyond_float_is_infinite(value: int) -> None:
 def test_value_that_is_not_there_has_no_points() -> None:
     """Asking for an unknown value gives an empty curve."""
     assert collect([]).points("train/loss")["step"] == []
+
+
+def test_rows_that_are_no_number_are_none() -> None:
+    """A count of rows that is not finite gives no place on that axis, and no error."""
+    curves = collect([_log(1, 1.0, train_rows=math.nan, train_loss=1.0)])
+    assert curves.points("train/loss")["rows"] == [None]
+    assert curves.place(1)["rows"] is None
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["L", "E", "R", "LLE", "LR"]), st.integers(1, 30)), max_size=12),
+    st.sampled_from([1, 2, 5, 9]),
+    st.integers(3, 40),
+)
+def test_points_since_the_last_time_add_up_to_all_points(pieces: list[tuple[str, int]], window: int, most: int) -> None:
+    """Whatever comes, the points that still hold with the new ones behind them are the points asked for at once."""
+    curves, had, step = collect([]), {name: _nothing(window) for name in ("train/loss", "eval/loss")}, 0
+    for letters, times in pieces:
+        since = curves.num_rows
+        for letter in letters * times:
+            step += 1
+            curves.add(_some(letter, step))
+        for name, before in had.items():
+            new = curves.points(name, window=window, max_points=most, since_row=since)
+            had[name] = _put_together(before, new)
+            whole = curves.points(name, window=window, max_points=most)
+            if len(whole["step"]):
+                assert had[name] == whole
+
+
+def _nothing(window: int) -> dict[str, Any]:
+    return {"step": [], "seconds": [], "y": [], "marks": [], "rows": []} | ({"smooth": []} if window > 1 else {})
+
+
+def _some(letter: str, step: int) -> Record:
+    number = math.nan if step % 7 == 0 else float(step * 37 % 11)
+    if letter == "L":
+        return _log(step, float(step), train_loss=number, train_rows=step * 8.0)
+    if letter == "E":
+        return Record("eval", step, 1, float(step), {"eval/loss": number})
+    return _log(step, float(step), train_loss=number)
+
+
+def _put_together(before: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page holds then."""
+    keep = new["keep"]
+    lists = {name: [*before.get(name, [])[:keep], *new[name]] for name in new if name not in ("keep", "marks")}
+    marks = [*(mark for mark in before["marks"] if mark[0] < keep), *new["marks"]]
+    return {"keep": 0, **lists, "marks": marks}
+
+
+def test_a_new_record_touches_the_newest_points_only() -> None:
+    """Of a hundred thousand records one more sends the stretch that is not full, however long the curve is."""
+    curves = collect(_log(step, float(step), train_loss=float(step % 13)) for step in range(100_000))
+    since = curves.num_rows
+    curves.add(_log(100_000, 1.0, train_loss=3.0))
+    points = curves.points("train/loss", window=9, since_row=since)
+    assert (len(points["step"]), points["step"][-1]) == (3, 100_000)
+    assert points["keep"] > 700

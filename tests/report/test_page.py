@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import lucid.report.page as page_module
-from browser import open_page
+from browser import open_page, until
 from lucid import assets
 from lucid.errors import RecordError
 from lucid.records import Record
@@ -159,6 +159,7 @@ def test_hostile_names_run_nothing_in_a_browser(tmp_path: Path, chromium: Any) -
     assert path is not None
     shown = open_page(chromium, path.as_uri(), path.as_uri())
     shown.page.wait_for_selector(".main-svg")
+    shown.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")  # paints the charts below the window too
     shown.page.click("summary")
     assert shown.page.evaluate("window.hit") is None
     assert shown.page.locator("b, img").count() == 0
@@ -190,6 +191,6 @@ def test_page_works_by_keyboard_and_says_its_curves_in_words(tmp_path: Path, chr
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
     page.select_option("#x", "seconds")
     page.check("#log")
-    assert page.evaluate("document.querySelector('.plot').layout.yaxis.type") == "log"
+    until(page, "document.querySelector('.plot').layout.yaxis.type === 'log'")
     assert "running time" in page.evaluate("document.querySelector('.plot').layout.xaxis.title.text")
     assert shown.trouble == []

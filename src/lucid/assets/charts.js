@@ -109,12 +109,52 @@ window.lucid = window.lucid || {};
 
   lucid.number = number;
 
-  // Draw or update one chart. options: x "step" | "seconds" | "rows", log, smooth.
-  lucid.draw = function (element, chart, options) {
+  function paint(element, chart, options) {
     const scale = timeScale(chart.lines);
     const traces = chart.lines.flatMap((line, index) => tracesOf(line, index, options, scale));
     const layout = layoutOf(chart, options, scale, chart.lines.length > 1);
+    lucid.numPainted += 1;
     return window.Plotly.react(element, traces, layout, { displaylogo: false, responsive: true, displayModeBar: false });
+  }
+
+  // A chart takes tens of milliseconds: they are painted one per frame and when they come into view. Of two orders for
+  // one chart the newer counts.
+  const orders = new Map(), inView = new Set(), watched = new Set();
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) inView.add(entry.target); else inView.delete(entry.target);
+    lucid.paintSoon();
+  }, { rootMargin: "200px" });
+  let frame = 0;
+
+  function forget(element) {
+    watcher.unobserve(element);
+    for (const known of [orders, inView, watched]) known.delete(element);
+    if (window.Plotly) window.Plotly.purge(element);
+  }
+
+  function paintNext() {
+    frame = 0;
+    for (const element of [...watched]) if (!element.isConnected) forget(element);
+    const ready = window.Plotly ? [...orders.keys()].filter((element) => inView.has(element)) : [];
+    if (!ready.length) return;
+    const order = orders.get(ready[0]);
+    orders.delete(ready[0]);
+    paint(ready[0], ...order);
+    if (ready.length > 1) lucid.paintSoon();
+  }
+
+  lucid.numPainted = 0;
+  lucid.paintSoon = function () { if (!frame) frame = requestAnimationFrame(paintNext); };
+  window.addEventListener("beforeprint", () => { // a page on paper has all of its charts
+    if (window.Plotly) for (const [element, order] of orders) paint(element, ...order);
+    orders.clear();
+  });
+
+  // Draw or update one chart, soon. options: x "step" | "seconds" | "rows", log, smooth.
+  lucid.draw = function (element, chart, options) {
+    orders.set(element, [chart, options]);
+    if (!watched.has(element)) { watched.add(element); watcher.observe(element); }
+    lucid.paintSoon();
   };
 
   // One sentence per line for people who do not see the chart.

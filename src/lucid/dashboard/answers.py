@@ -12,11 +12,12 @@ from typing import Any
 from lucid.dashboard.checkpoints import Checkpoints, Verify
 from lucid.dashboard.folder import RECORDS, Folder
 from lucid.dashboard.reading import Glance, Reader, Readers, glance, log_lines
-from lucid.dashboard.status import FINISHED, STOPPED, last_life, status
+from lucid.dashboard.status import DIED, FINISHED, STOPPED, last_life, status
 from lucid.records import Record, words
 
-_LIST_BUDGET_SECONDS = 2.0
+_LIST_BUDGET_SECONDS = 0.5
 _READ_BUDGET_SECONDS = 0.8
+_FIRST_BUDGET_SECONDS = 0.2
 _LOG_LINES = 200
 
 
@@ -39,8 +40,8 @@ class Answers:
     def runs(self, have: str) -> dict[str, Any]:
         """Return one row per run, or `same` if the browser has these already.
 
-        Runs that changed are looked at again; on the first look at very many runs this stops after two seconds and goes
-        on at the next call.
+        Runs that changed are looked at again; on the first look at very many runs this stops after half a second and
+        goes on at the next call.
         """
         until = time.monotonic() + _LIST_BUDGET_SECONDS
         rows, waiting = [], 0
@@ -71,6 +72,10 @@ class Answers:
         if row["status"] in (FINISHED, STOPPED):
             return row
         return {**row, "status": status(path, None, self._environment(place), facts.st_mtime)}
+
+    def _status(self, name: str, place: Path) -> str:
+        row = self._row(name, place)
+        return row["status"] if row is not None else DIED
 
     def _summary(self, name: str, place: Path, seen: Glance) -> dict[str, Any]:
         life, last = last_life(seen.records), seen.records[-1] if seen.records else None
@@ -109,7 +114,7 @@ class Answers:
         row = self._row(name, place) if place is not None else None
         if place is None or row is None:
             return None
-        reader = self._reader(place)
+        reader = self._reader(place, 0.0)  # the curves are asked for too, and read on
         with reader.lock:
             plan, evals, events, broken = dict(reader.plan), reader.evals[-200:], list(reader.events), reader.num_broken
         return {
@@ -152,26 +157,35 @@ class Answers:
 
     # -- curves and differences
 
-    def curves(self, name: str, have: str, window: int, max_points: int) -> dict[str, Any] | None:
-        """Return the curves of a run; `same` if the browser has this version already.
+    def curves(self, wanted: list[tuple[str, str]], window: int, max_points: int) -> list[dict[str, Any]]:
+        """Return the curves of runs: for each run what changed since the version that the browser has.
 
         Args:
-            name: of the run.
-            have: the version that the browser has.
+            wanted: names of runs and the version of each that the browser has; "" for none.
             window: records that a smoothed point is the mean of; 1 for none.
             max_points: per curve.
         """
-        place = self.folder.run(name)
-        if place is None:
-            return None
-        reader = self._reader(place)
-        version = f"{reader.version}-{window}-{max_points}"
-        if version == have and reader.is_complete:
-            return {"id": name, "same": True}
+        places = [(name, have, self.folder.run(name)) for name, have in wanted]
+        budget = _READ_BUDGET_SECONDS / max(1, len(wanted))
+        return [
+            self._curves(name, place, have, window, max_points, budget)
+            for name, have, place in places
+            if place is not None
+        ]
+
+    def _curves(self, name: str, place: Path, have: str, window: int, max_points: int, budget: float) -> dict[str, Any]:
+        reader = self._reader(place, budget)
+        asked = f"~{window}-{max_points}"
         with reader.lock:
+            version = reader.version + asked
+            if version == have and reader.is_complete:
+                return {"id": name, "same": True, "status": self._status(name, place)}
+            since = reader.rows_at(have.removesuffix(asked)) if have.endswith(asked) else 0
             curves = reader.curves
             points = {
-                value: curves.points(value, window=window if _is_smoothed(value) else 1, max_points=max_points)
+                value: curves.points(
+                    value, window=window if _is_smoothed(value) else 1, max_points=max_points, since_row=since
+                )
                 for value in curves.names()
                 if value not in ("train/rows", "train/skipped_steps")
             }
@@ -180,6 +194,8 @@ class Answers:
         return {
             "id": name,
             "version": version,
+            "since": have if since else "",
+            "status": self._status(name, place),
             "loaded": reader.progress,
             "records": reader.num_records,
             "points": points,
@@ -204,9 +220,10 @@ class Answers:
         rows = [(key, [words.exact(column[key]) if key in column else "—" for column in columns]) for key in keys]
         return {"ids": names, "rows": [row for row in rows if len(set(row[1])) > 1], "num_same": _num_same(rows)}
 
-    def _reader(self, place: Path) -> Reader:
+    def _reader(self, place: Path, budget: float) -> Reader:
+        """Return the reader of a run. The first look is short, so that there is something to see at once."""
         reader = self._readers.get(place / RECORDS)
-        reader.update(_READ_BUDGET_SECONDS)
+        reader.update(budget if reader.offset else min(budget, _FIRST_BUDGET_SECONDS))
         return reader
 
 

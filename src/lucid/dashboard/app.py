@@ -54,8 +54,7 @@ def build(folder: Path, verify: Callable[[Path], str | None] | None, hosts: tupl
         query = request.query_params
         window, points = _whole(query.get("window"), 1, 10_000, 1), _whole(query.get("points"), 100, 3000, 1500)
         wanted = list(zip(query.getlist("id"), [*query.getlist("have"), *[""] * _MAX_RUNS], strict=False))[:_MAX_RUNS]
-        found = [answers.curves(name, have, window, points) for name, have in wanted]
-        return _answer({"runs": [each for each in found if each is not None]})
+        return _answer({"runs": answers.curves(wanted, window, points)})
 
     def difference(request: Request) -> Response:
         return _answer(answers.difference(request.query_params.getlist("id")[:_MAX_RUNS]))
@@ -137,8 +136,12 @@ def _files() -> dict[str, Path]:
 
 
 def _file(path: Path) -> Callable[[Request], Response]:
-    def answer(_request: Request) -> Response:
-        return FileResponse(path)
+    def answer(request: Request) -> Response:
+        facts = path.stat()
+        mark = f'"{facts.st_size:x}-{facts.st_mtime_ns:x}"'
+        if request.headers.get("if-none-match") == mark:  # the browser has it: plotly's script alone is megabytes
+            return Response(status_code=304, headers={"ETag": mark})
+        return FileResponse(path, headers={"ETag": mark})
 
     return answer
 

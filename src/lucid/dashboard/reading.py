@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -46,13 +47,19 @@ class Reader:
         self.num_records = self.num_broken = 0
         self.offset = self.size = 0
         self.is_complete = False
-        self.generation = getattr(self, "generation", 0) + 1
+        self.generation = secrets.token_hex(4)  # unlike that of any other reading, also of another server
         self._mark = b""
 
     @property
     def version(self) -> str:
         """Changes whenever something was read, or the file was cut back."""
-        return f"{self.generation}-{self.offset}"
+        return f"{self.generation}-{self.offset}-{self.curves.num_rows}"
+
+    def rows_at(self, version: str) -> int:
+        """Return how many rows the curves had at a version; 0 if that is none of this reading."""
+        parts = version.split("-")
+        known = len(parts) == 3 and parts[0] == self.generation and parts[2].isdecimal() and len(parts[2]) < 16
+        return min(int(parts[2]), self.curves.num_rows) if known else 0
 
     @property
     def progress(self) -> float:

@@ -7,7 +7,6 @@ the non-finite values of every stretch, so that a spike or a NaN among a million
 from __future__ import annotations
 
 import bisect
-import itertools
 import math
 from array import array
 from collections.abc import Iterable, Sequence
@@ -15,9 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lucid.records.record import Record
-
-MAX_POINTS = 1500
-"""Points of one curve in a picture: about the pixels of a wide window."""
+from lucid.records.thinning import MAX_POINTS, Thinned, stride_of
 
 POINT_KINDS = ("log", "eval", "skip")
 """Kinds of records whose values are points of a curve."""
@@ -25,13 +22,23 @@ POINT_KINDS = ("log", "eval", "skip")
 ROWS = "train/rows"
 """The value that counts the rows trained on."""
 
+_MAX_THINNED = 8
+"""Resolutions that are kept up to date for one curve."""
+
 
 @dataclass(slots=True)
 class _Column:
-    """One value: the row of each of its numbers in the axis that all values of a kind share, and the numbers."""
+    """One value: the row of each number in the axis that all values share, the numbers, and what to draw of them."""
 
     rows: array[int] = field(default_factory=lambda: array("I"))
     numbers: array[float] = field(default_factory=lambda: array("d"))
+    thinned: dict[int, Thinned] = field(default_factory=dict)
+
+    def kept(self, max_points: int) -> list[int]:
+        """Return the positions to draw."""
+        if max_points not in self.thinned and len(self.thinned) >= _MAX_THINNED:
+            self.thinned.clear()
+        return self.thinned.setdefault(max_points, Thinned(max_points)).positions(self.numbers)
 
 
 class Curves:
@@ -80,49 +87,74 @@ class Curves:
         column = self._columns.get(name)
         return column.numbers if column is not None else array("d")
 
-    def points(
-        self, name: str, *, window: int = 1, max_points: int = MAX_POINTS, since_step: int = -1
-    ) -> dict[str, Any]:
+    def points(self, name: str, *, window: int = 1, max_points: int = MAX_POINTS, since_row: int = 0) -> dict[str, Any]:
         """Return what to draw of one value.
 
         Args:
             name: of the value.
             window: also give `smooth`, the mean of the finite numbers among the `window` records around each point.
             max_points: about how many points to keep.
+            since_row: `num_rows` when this was last asked with the same arguments; 0 for all points.
 
         Returns:
-            Lists of equal length `step`, `seconds`, `y` (None where not finite), `rows` if the run counts them and
-            `smooth` if `window` is above 1; `marks`, a list of (position in these lists, "nan" | "inf" | "-inf").
+            `keep`, how many of the points given last still hold; the others are replaced by the lists of equal length
+            `step`, `seconds`, `y` (None where not finite), `rows` if the run counts them and `smooth` if `window` is
+            above 1. `marks`, a list of (position among all points, "nan" | "inf" | "-inf").
         """
         column = self._columns.get(name, _Column())
-        kept = thin(column.numbers, max_points)
-        rows = [column.rows[at] for at in kept]
-        numbers = [column.numbers[at] for at in kept]
+        kept = column.kept(max_points)
+        keep = bisect.bisect_left(kept, self._settled(column, since_row, window, max_points)) if since_row else 0
+        places = kept[keep:]
+        rows = [column.rows[at] for at in places]
+        numbers = [column.numbers[at] for at in places]
         points: dict[str, Any] = {
+            "keep": keep,
             "step": [self.steps[row] for row in rows],
             "seconds": [round(self.seconds[row], 3) for row in rows],
             "y": [number if math.isfinite(number) else None for number in numbers],
-            "marks": [[at, str(number)] for at, number in enumerate(numbers) if not math.isfinite(number)],
+            "marks": [[keep + at, str(number)] for at, number in enumerate(numbers) if not math.isfinite(number)],
         }
         if ROWS in self._columns:
-            points["rows"] = self._rows_at(points["step"])
+            points["rows"] = [self._rows_at(row, self.steps[row]) for row in rows]
         if window > 1:
-            points["smooth"] = [_mean_around(column.numbers, at, window) for at in kept]
+            points["smooth"] = [_mean_around(column.numbers, at, window) for at in places]
         return points
 
-    def place(self, step: int) -> dict[str, float]:
+    def _settled(self, column: _Column, since_row: int, window: int, max_points: int) -> int:
+        """Return up to which position nothing can have changed since there were `since_row` rows."""
+        count = bisect.bisect_left(column.rows, since_row)
+        stride = stride_of(count, max_points)
+        if count == 0 or stride != stride_of(len(column.numbers), max_points):
+            return 0
+        settled = count // stride * stride
+        if window > 1:
+            settled = min(settled, count - window // 2)
+        counted = self._columns[ROWS].rows if ROWS in self._columns else None
+        if counted is not None:  # behind the newest of these, rows were not known yet
+            known = bisect.bisect_left(counted, since_row)
+            settled = min(settled, bisect.bisect_right(column.rows, counted[known - 1]) if known else 0)
+        return settled
+
+    @property
+    def num_rows(self) -> int:
+        """How many records were taken in."""
+        return len(self.steps)
+
+    def place(self, step: int) -> dict[str, float | None]:
         """Return where a step lies on the axes: `step`, `seconds`, and `rows` if the run counts them."""
         row = bisect.bisect_right(self.steps, step) - 1
-        found: dict[str, float] = {"step": step, "seconds": self.seconds[row] if row >= 0 else 0.0}
-        return found | {"rows": self._rows_at([step])[0]} if ROWS in self._columns else found
+        found: dict[str, float | None] = {"step": step, "seconds": self.seconds[row] if row >= 0 else 0.0}
+        return found | {"rows": self._rows_at(row, step)} if ROWS in self._columns else found
 
-    def _rows_at(self, steps: list[int]) -> list[int]:
-        """Return the rows trained on at these steps, by straight lines between the records that say so."""
-        import numpy as np
-
+    def _rows_at(self, row: int, step: int) -> int | None:
+        """Return the rows trained on at a step, by a straight line between the records around that say so."""
         column = self._columns[ROWS]
-        known = np.array(self.steps)[np.array(column.rows, dtype=np.int64)]
-        return [round(rows) for rows in np.interp(steps, known, np.array(column.numbers)).tolist()]
+        after = bisect.bisect_right(column.rows, row)
+        if after == 0 or after == len(column.rows):
+            return _whole(column.numbers[max(0, after - 1)])
+        low, high = column.numbers[after - 1], column.numbers[after]
+        start, end = self.steps[column.rows[after - 1]], self.steps[column.rows[after]]
+        return _whole(low + (high - low) * (step - start) / (end - start) if end > start else low)
 
 
 def collect(records: Iterable[Record]) -> Curves:
@@ -131,36 +163,6 @@ def collect(records: Iterable[Record]) -> Curves:
     for record in records:
         curves.add(record)
     return curves
-
-
-def thin(numbers: Sequence[float], max_points: int = MAX_POINTS) -> list[int]:
-    """Return the positions to draw: of every stretch the lowest, the highest and the first that is not finite.
-
-    Args:
-        numbers: the curve.
-        max_points: curves up to this length are kept whole; longer ones give about this many.
-
-    Example:
-        >>> thin([1.0, 2.0, 3.0])
-        [0, 1, 2]
-    """
-    count = len(numbers)
-    if count <= max_points:
-        return list(range(count))
-    import numpy as np
-
-    y = np.array(numbers, dtype=np.float64)
-    finite = np.isfinite(y)
-    low, high = np.where(finite, y, np.inf), np.where(finite, y, -np.inf)
-    kept = {0, count - 1}
-    edges = np.linspace(0, count, max(1, max_points // 3) + 1).astype(int).tolist()
-    for start, end in itertools.pairwise(edges):
-        kept.add(start + int(low[start:end].argmin()))
-        kept.add(start + int(high[start:end].argmax()))
-        first_bad = int(finite[start:end].argmin())
-        if not finite[start + first_bad]:
-            kept.add(start + first_bad)
-    return sorted(kept)
 
 
 def _mean_around(numbers: Sequence[float], at: int, window: int) -> float | None:
@@ -176,6 +178,10 @@ def _mean_around(numbers: Sequence[float], at: int, window: int) -> float | None
         return math.fsum(finite) / len(finite)
     except OverflowError:
         return None
+
+
+def _whole(number: float) -> int | None:
+    return round(number) if math.isfinite(number) else None
 
 
 def _float(value: float) -> float:

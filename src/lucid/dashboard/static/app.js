@@ -49,6 +49,12 @@
     if (asked === current) later(next);
   }
 
+  // Megabytes of script that take a while to start: only once, and only where there are curves.
+  function needPlotly() {
+    if (document.getElementById("plotly")) return;
+    document.head.append(h("script", { id: "plotly", src: "/static/plotly.js", onload: lucid.paintSoon }));
+  }
+
   // -- views; each has update(), which may return how long to wait before the next
 
   function list() {
@@ -164,7 +170,8 @@
       return parts;
     }
 
-    function showDetail() {
+    function showDetail(found) {
+      detail = found;
       document.title = detail.name + " · Lucid";
       title.textContent = detail.name;
       state.replaceChildren(lucid.badge(detail.status));
@@ -181,21 +188,21 @@
 
     return {
       async update() {
-        const answer = (await ask("/api/curves?" + query({ id, have, window: settings.window + 1 - (settings.window === 1), points: 1500 }))).runs[0];
+        const first = !detail, details = () => ask("/api/run?" + query({ id }));
+        const curvesAsked = ask("/api/curves?" + query({ id, have, window: settings.window + 1 - (settings.window === 1), points: 1500 }));
+        const [{ runs: [answer] }, found] = await Promise.all([curvesAsked, first ? details() : detail]);
         if (!answer) throw Object.assign(new Error("gone"), { status: 404 });
-        const fresh = !answer.same;
-        if (fresh) {
-          curves = answer;
+        if (!answer.same) {
+          curves = lucid.merged(curves, answer);
           have = answer.version;
           loading.textContent = answer.loaded < 1 ? `Reading records: ${Math.floor(100 * answer.loaded)} %` : "";
           redraw();
         }
-        if (fresh || !detail || detail.status === "running") {
-          detail = await ask("/api/run?" + query({ id }));
-          showDetail();
-        }
+        if (first) showDetail(found);
+        if (curves.loaded < 1) return 30;
+        if (!first && (!answer.same || detail.status !== answer.status)) showDetail(await details());
         if (shown.at === 4) await showLog();
-        return curves.loaded < 1 ? 30 : 0;
+        return 0;
       },
     };
   }
@@ -236,7 +243,7 @@
         const points = Math.max(200, Math.floor(4000 / ids.length));
         const answer = await ask("/api/curves?" + query([...pairs, ["window", settings.window + 1 - (settings.window === 1)], ["points", points]]));
         const fresh = answer.runs.filter((each) => !each.same);
-        for (const each of fresh) { curves.set(each.id, each); have.set(each.id, each.version); }
+        for (const each of fresh) { curves.set(each.id, lucid.merged(curves.get(each.id), each)); have.set(each.id, each.version); }
         const behind = [...curves.values()].filter((each) => each.loaded < 1);
         loading.textContent = behind.length ? `Reading records of ${behind.length} runs…` : "";
         if (fresh.length) redraw();
@@ -248,6 +255,7 @@
   function route() {
     const parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
     redraw = () => {};
+    if (parts[0] === "run" || parts[0] === "compare") needPlotly();
     if (parts[0] === "run" && parts[1]) current = run(parts[1]);
     else if (parts[0] === "compare" && parts.length > 2) current = compare(parts.slice(1));
     else current = list();

@@ -64,7 +64,9 @@
   const COLUMNS = [["name", "Run"], ["status", "Status"], ["step", "Steps"], ["best", "Best"], ["loss", "Train loss"],
     ["model", "Model", "wide"], ["started", "Started", "wide"], ["changed", "Last record", "wide"]];
 
-  // The list of runs; `update(rows)` changes only the rows that differ.
+  const PAGE_ROWS = 100; // as many rows as a browser lays out between two keys
+
+  // The list of runs; `update(rows)` changes only the rows that differ. More rows come as one scrolls to the end.
   lucid.listView = function (place, memory, compare) {
     const search = h("input", { type: "search", placeholder: "Search runs", "aria-label": "Search runs by name, model, folder or status", value: memory.search || "" });
     const filter = h("select", { "aria-label": "Show only runs with this status" },
@@ -81,14 +83,16 @@
     }
     const table = h("div", { className: "scroll" }, h("table", { className: "runs", "aria-label": "Runs" }, h("thead", {}, head), body));
     const empty = h("p", { className: "empty", hidden: true });
-    place.replaceChildren(h("h1", { className: "hidden" }, "Runs"), h("div", { className: "bar" }, search, filter, button, count), table, empty);
-    let rows = [];
+    const more = h("button", { type: "button", className: "more", hidden: true, onclick: () => showMore() });
+    place.replaceChildren(h("h1", { className: "hidden" }, "Runs"), h("div", { className: "bar" }, search, filter, button, count), table, more, empty);
+    new IntersectionObserver(([entry]) => { if (entry.isIntersecting) showMore(); }, { rootMargin: "400px" }).observe(more);
+    let rows = [], limit = PAGE_ROWS;
     memory.sort = memory.sort || ["started", -1];
     memory.picked = memory.picked || new Set();
 
     function sortBy(key) {
       memory.sort = memory.sort[0] === key ? [key, -memory.sort[1]] : [key, key === "name" || key === "best" || key === "loss" ? 1 : -1];
-      show();
+      showFirst();
     }
 
     function rowOf(row) {
@@ -124,7 +128,9 @@
         const x = value(a), y = value(b);
         return x === y ? (a.id < b.id ? -1 : 1) : (x < y ? -1 : 1) * direction;
       });
-      const elements = wanted.map((row) => {
+      more.hidden = wanted.length <= limit;
+      more.textContent = `Show more (${limit} of ${wanted.length})`;
+      const elements = wanted.slice(0, limit).map((row) => {
         const mark = JSON.stringify(row) + ago(row.changed);
         const known = shown.get(row.id);
         if (known && known.mark === mark) return known.element;
@@ -142,8 +148,18 @@
       showButton();
     }
 
-    search.addEventListener("input", show);
-    filter.addEventListener("change", show);
+    function showMore() {
+      limit += PAGE_ROWS;
+      show();
+    }
+
+    function showFirst() {
+      limit = PAGE_ROWS;
+      show();
+    }
+
+    search.addEventListener("input", showFirst);
+    filter.addEventListener("change", showFirst);
     button.addEventListener("click", () => compare([...memory.picked]));
     return { update(found) { rows = found; show(); }, focusSearch() { search.focus(); search.select(); } };
   };
@@ -182,14 +198,44 @@
         }
         if (parts.figure.parentNode !== place) place.append(parts.figure);
       }
-      for (const chart of charts) { // only now does every place have its width
-        const parts = known.get(chart.title);
+      for (const chart of charts) {
+        const parts = known.get(chart.title), state = [chart, { ...options, theme: document.documentElement.dataset.theme }];
+        if (parts.state && isSame(parts.state, state)) continue;
+        parts.state = state;
         parts.note.textContent = chart.note || "";
         parts.words.textContent = lucid.describe(chart);
         lucid.draw(parts.plot, chart, options);
       }
     };
   };
+
+  // Whether a chart would look as it does: points that did not change are the same objects.
+  function isSame([before, was], [chart, options]) {
+    const rest = (each, how) => JSON.stringify([how, each.events, each.lines.map((line) => [line.name, line.best, line.colour])]);
+    return before.lines.length === chart.lines.length && before.lines.every((line, at) => line.points === chart.lines[at].points) &&
+      rest(before, was) === rest(chart, options);
+  }
+
+  // What the browser has of a run's curves, with what the server says is new.
+  lucid.merged = function (before, answer) {
+    if (!before || !answer.since || before.version !== answer.since) return answer;
+    const points = {};
+    for (const [name, fresh] of Object.entries(answer.points)) {
+      const old = before.points[name];
+      points[name] = old ? extended(old, fresh) : fresh;
+    }
+    return { ...answer, points };
+  };
+
+  function extended(old, fresh) {
+    const known = JSON.stringify([old.step.slice(fresh.keep), old.y.slice(fresh.keep), (old.rows || []).slice(fresh.keep)]);
+    if (known === JSON.stringify([fresh.step, fresh.y, fresh.rows || []])) return old;
+    const found = { marks: old.marks.filter((mark) => mark[0] < fresh.keep).concat(fresh.marks) };
+    for (const [name, values] of Object.entries(fresh)) {
+      if (Array.isArray(values) && name !== "marks") found[name] = (old[name] || []).slice(0, fresh.keep).concat(values);
+    }
+    return found;
+  }
 
   const OWN = { "train/lr": "Learning rate", "train/grad_norm": "Gradient norm before clipping", "train/rows_per_second": "Rows per second" };
 
