@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import lucid
 from lucid import profiling
 from lucid.profiling import STAGES, Profile, Stages, bottleneck
+from lucid.serialization import Store
 
 
 @pytest.fixture
@@ -127,3 +128,56 @@ def test_loader_is_named_when_it_is_the_bottleneck(data: float, said: bool) -> N
     advice = bottleneck({"data": data, "forward": 4, "backward": 5, "optimizer": 1, "evaluation": 1000})
     assert (advice is not None) == said
     assert advice is None or ("Your loader is the bottleneck" in advice and "num_workers" in advice)
+
+
+class Slow(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Eight rows that take a second each."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock = clock
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.clock[0] += 1
+        return torch.randn(4), torch.tensor(row % 3)
+
+
+def test_a_slow_loader_is_measured_and_named(tmp_path: Path, clock: list[float]) -> None:
+    """Two epochs of rows of a second each and batches of two: every second is in the table, and in the records."""
+    stream = io.StringIO()
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        clock[0] += 2
+        return F.cross_entropy(output, target)
+
+    model = nn.Linear(4, 3)
+    config = lucid.TrainConfig(epochs=2, log_every=5, save_every=0, device="cpu")
+    trainer = lucid.Trainer(
+        model, lucid.optim.AdamW(model.parameters()), loss=loss, config=config, run_dir=tmp_path, reports=()
+    )
+    trainer.profile = Profile(stream=stream)
+    trainer.fit(DataLoader(Slow(clock), batch_size=2, shuffle=True))
+    table = stream.getvalue().splitlines()
+    assert [line.split() for line in table[1:3]] == [["data", "16.00", "50.0%"], ["forward", "16.00", "50.0%"]]
+    assert table[-2].split() == ["sum", "32.00"]
+    assert table[-1].startswith("Your loader is the bottleneck: 50 % of the training time")
+    records = [json.loads(line)["values"] for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert [sum(record.get(f"time/{name}", 0) for name in STAGES) for record in records if "time/data" in record] == [
+        20, 12, 0,
+    ]  # fmt: skip
+
+
+def test_the_table_comes_last(tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time after the last step, such as that of a slow disk which the last save waits for, is in the table."""
+
+    def wait(store: Store) -> None:
+        clock[0] += 7
+
+    monkeypatch.setattr(Store, "wait", wait)
+    stream = io.StringIO()
+    fit(tmp_path, Profile(stream=stream))
+    assert [line.split() for line in stream.getvalue().splitlines() if "7.00" in line] == [
+        ["other", "7.00", "100.0%"], ["sum", "7.00"],
+    ]  # fmt: skip

@@ -108,7 +108,9 @@ class Profile:
         try:
             loop.fit(state, self._data(windows), self._step(step), plan, services)
         finally:
-            self._close()
+            if self._tracer is not None:
+                self._tracer.stop()
+                self._tracer = None
 
     def _step(self, step: Step) -> Step:
         """The forward pass is inside the gradients, and they are inside the step: what is left of each is its own."""
@@ -149,16 +151,10 @@ class Profile:
                 seconds = self.stages.take()
                 record.values.update({f"time/{name}": value for name, value in seconds.items()})
             write(record)
+            if record.kind in ("end", "stop"):  # the last one: the end of the workers and of the last save is in it
+                print(self.table(), file=self._stream or sys.stderr)
 
         return measured
-
-    def _close(self) -> None:
-        """End the trace and write the table."""
-        if self._tracer is not None:
-            self._tracer.stop()
-            self._tracer = None
-        self.stages.take()
-        print(self.table(), file=self._stream or sys.stderr)
 
     def table(self) -> str:
         """Return the stages with seconds and shares, and what to do if the loader is the bottleneck."""
