@@ -42,6 +42,37 @@ def test_each_layer_covers_the_one_below(file: Path) -> None:
     assert load(file, environ=environ, overrides=typed("--train.epochs", "7")).train.epochs == 7
 
 
+@dataclass
+class Inner:
+    """A section in a section."""
+
+    a: int = 1
+    b: int = 1
+
+
+@dataclass
+class Outer:
+    """A section whose default is not that of its class."""
+
+    inner: Inner = field(default_factory=lambda: Inner(a=2, b=2))
+    c: int = 1
+
+
+@dataclass(kw_only=True)
+class Nested(RunConfig):
+    """A run with sections of its own."""
+
+    outer: Outer = field(default_factory=lambda: Outer(Inner(3, 3), c=3))
+
+
+def test_a_section_set_in_part_keeps_the_rest(file: Path) -> None:
+    """One setting of a section leaves the others as they are in the run's own default, at any depth."""
+    assert load(environ={}, overrides=typed("--train.seed", "1")).train.epochs == 15
+
+    mine = load(file, cls=Nested, environ={}, overrides=typed("--outer.inner.b", "4"))
+    assert mine.outer == Outer(Inner(3, 4), c=3)
+
+
 def test_base_lies_below_the_file(file: Path) -> None:
     """Settings of a checkpoint are the weakest after the defaults."""
     base = {"train": {"epochs": 2, "seed": 9}}

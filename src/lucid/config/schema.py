@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lucid.errors import ConfigError, nearest
@@ -64,24 +64,27 @@ def construct(cls: type[T], values: Mapping[str, Any], *, where: Where = nowhere
         ConfigError: all that is wrong with keys and types, one line each.
     """
     problems: list[str] = []
-    result = _build(cls, values, prefix, cls, where, problems)
+    result = _build(cls, values, prefix, cls, where, problems, None)
     if problems:
         raise ConfigError("\n".join(problems))
     return result  # type: ignore[no-any-return]
 
 
-def _build(cls: Any, values: Any, prefix: str, root: Any, where: Where, problems: list[str]) -> Any:
+def _build(cls: Any, values: Any, prefix: str, root: Any, where: Where, problems: list[str], default: Any) -> Any:
+    """Build a dataclass; what `values` leave out is as in `default`, the section as it would be without them."""
     if not isinstance(values, Mapping):
         problems.append(f"{prefix} must be a section with keys, got {values!r}{_at(where, prefix)}.")
         return None
     hints, before = hints_of(cls), len(problems)
-    chosen: dict[str, Any] = {}
+    own = fields(cls)
+    chosen = {f.name: getattr(default, f.name) for f in own if f.init} if type(default) is cls else {}
+    sections = {f.name: _default_of(f) for f in own if is_dataclass(hints[f.name])} | chosen
     for key, value in values.items():
         path = f"{prefix}.{key}" if prefix else str(key)
         if key not in hints:
             problems.append(f"unknown key {path!r}{_at(where, path)}.{_hint(str(key), prefix, cls, root)}")
         elif is_dataclass(hints[key]):
-            chosen[key] = _build(hints[key], value, path, root, where, problems)
+            chosen[key] = _build(hints[key], value, path, root, where, problems, sections[key])
         else:
             try:
                 chosen[key] = convert(hints[key], value)
@@ -89,8 +92,8 @@ def _build(cls: Any, values: Any, prefix: str, root: Any, where: Where, problems
                 problems.append(f"{path}: {error}")
             except ValueError:
                 problems.append(f"{path} must be {describe(hints[key])}, got {_show(value)}{_at(where, path)}.")
-    required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
-    problems += [f"{prefix}.{name} must be given.".lstrip(".") for name in required if f"{name}" not in values]
+    required = [f.name for f in own if f.default is MISSING and f.default_factory is MISSING]
+    problems += [f"{prefix}.{name} must be given.".lstrip(".") for name in required if name not in {*values, *chosen}]
     if len(problems) > before:
         return None
     try:
@@ -98,6 +101,12 @@ def _build(cls: Any, values: Any, prefix: str, root: Any, where: Where, problems
     except ConfigError as error:
         problems.append(_placed(str(error), where))
         return None
+
+
+def _default_of(one: Field[Any]) -> Any:
+    if one.default_factory is not MISSING:
+        return one.default_factory()
+    return None if one.default is MISSING else one.default
 
 
 def hints_of(cls: Any) -> dict[str, Any]:
