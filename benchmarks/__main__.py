@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: training loops side by side (see loops.py), in an environment of its own with the peers."""
+"""`python -m benchmarks`: everything but checkpoints (see suite.py), in an environment that has the peers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MADE = HERE.parent / ".venv-bench" / ".ready"
 
 
 def main() -> None:
-    """Make the environment if it is not there, and hand over to `loops.py`."""
+    """Make the environment if it is not there, and hand over to `suite.py`."""
     if not MADE.exists():
         print("making .venv-bench with the peers; this takes some minutes, once", flush=True)
         subprocess.run(["sh", str(HERE / "setup.sh")], check=True)
-    os.execv(PYTHON, [str(PYTHON), str(HERE / "loops.py"), *sys.argv[1:]])
+    os.execv(PYTHON, [str(PYTHON), str(HERE / "suite.py"), *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What gradient checkpointing saves and costs on small transformers, on a CPU.
 
-    python benchmarks/gradient_checkpointing.py [--rounds 9] [--dropout 0.1] [--json out.json]
+    python benchmarks/gradient_checkpointing.py [--rounds 9] [--dropout 0.1] [--shapes 'in between'] [--json out.json]
 
 Memory: each mode runs three training steps in a process of its own. "training peak" is the most that was allocated
 at once during the last step for weights, gradients, optimizer state and activations together, from torch's record of
@@ -18,7 +18,6 @@ import copy
 import dataclasses
 import json
 import multiprocessing
-import statistics
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from stats import spread
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -161,24 +161,20 @@ def _peak_above_start(profile: Any) -> int:
     return peak
 
 
-def measure_time(shape: Shape, rounds: int) -> dict[str, dict[str, float]]:
-    """Return per mode the median time over that without checkpointing, steps interleaved."""
+def measure_time(shape: Shape, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Return per mode the time over that without checkpointing in each round, steps interleaved."""
     torch.manual_seed(0)
     model = Transformer(shape)
     runs = {mode: Training(copy.deepcopy(model), shape, mode) for mode in MODES}
     for training in runs.values():
         training.step()
     ratios: dict[str, dict[str, list[float]]] = {mode: {"blocks": [], "step": []} for mode in MODES}
-    seconds: list[float] = []
     for _ in range(rounds):
         times = {mode: _times(training) for mode, training in runs.items()}
-        seconds.append(times["none"]["step"])
         for mode, parts in ratios.items():
             for part, values in parts.items():
-                values.append(times[mode][part] / times["none"][part])
-    result = {mode: {part: statistics.median(values) for part, values in ratios[mode].items()} for mode in MODES}
-    result["none"]["seconds_per_step"] = statistics.median(seconds)
-    return result
+                values.append(round(times[mode][part] / times["none"][part], 3))
+    return ratios
 
 
 def _times(training: Training) -> dict[str, float]:
@@ -195,6 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="timed steps of each mode (default: 9)")
     parser.add_argument("--dropout", type=float, default=0.1, help="dropout of the blocks (default: 0.1)")
+    parser.add_argument("--shapes", default="", help="names of models by commas (default: all)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -202,7 +199,8 @@ def main() -> None:
     print("| model | mode | training peak MB | less by | RSS MB | blocks | step |")
     print("|---|---|---|---|---|---|---|")
     figures = []
-    for shape in (dataclasses.replace(shape, dropout=options.dropout) for shape in SHAPES):
+    wanted = options.shapes.split(",") if options.shapes else [shape.name for shape in SHAPES]
+    for shape in (dataclasses.replace(shape, dropout=options.dropout) for shape in SHAPES if shape.name in wanted):
         times = measure_time(shape, options.rounds)
         plain = None
         for mode in MODES:
@@ -212,7 +210,7 @@ def main() -> None:
             figures.append({**dataclasses.asdict(shape), "mode": mode, **memory, "saved": saved, **times[mode]})
             print(
                 f"| {shape.name} | {mode} | {memory['training_peak_mb']:.0f} | {saved:.0%} | {memory['rss_mb']:.0f} "
-                f"| x {times[mode]['blocks']:.2f} | x {times[mode]['step']:.2f} |",
+                f"| x {spread(times[mode]['blocks'])[0]:.2f} | x {spread(times[mode]['step'])[0]:.2f} |",
                 flush=True,
             )
     if options.json:

@@ -1,6 +1,6 @@
 """What a long run adds: everything on against everything off, and the cost of a step as things grow.
 
-python benchmarks/growth.py [--rounds 3]
+python benchmarks/growth.py [--rounds 3] [--json out.json]
 
 CPU time of the process; ratios within a round. "Everything on": console lines to a file, records, a background
 checkpoint and an evaluation each epoch, on a step of some 40 ms.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import statistics
+import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from stats import ratio, shown, spread
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -81,33 +82,45 @@ def step_cost(steps: int, rows: int = 4096, layers: int = 2, records: int = 0) -
     return (marks[1] - marks[0]) / (steps - steps // 2) * 1e6
 
 
-def curve(title: str, points: dict[str, Callable[[], float]], rounds: int) -> None:
-    """Print the median cost of each point and its ratio to the first."""
+def curve(points: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Return what each point cost in each round."""
     found: dict[str, list[float]] = {name: [] for name in points}
     for _ in range(rounds):
         for name, run in points.items():
-            found[name].append(run())
-    first = next(iter(found.values()))
-    shown = ", ".join(
-        f"{name}: {statistics.median(values):.0f} us "
-        f"({statistics.median(a / b for a, b in zip(values, first, strict=True)):.2f}x)"
-        for name, values in found.items()
-    )
-    print(f"{title}: {shown}")
+            found[name].append(round(run(), 2))
+    return found
+
+
+def measure(rounds: int, quick: bool) -> dict[str, Any]:
+    """Return the seconds with everything on and off, and microseconds per step as things grow."""
+    part = 20 if quick else 1
+    steps, rows = [n // part for n in (2_000, 10_000, 40_000)], [n // part for n in (4_096, 65_536, 1_048_576)]
+    records = (4, 40, 400)
+    cnn(True)
+    return {
+        "everything": curve({"on": lambda: cnn(True), "off": lambda: cnn(False)}, rounds),
+        "steps": curve({f"{n:,}": lambda n=n: step_cost(n) for n in steps}, rounds),
+        "rows of data": curve({f"{n:,}": lambda n=n: step_cost(2_000 // part, rows=n) for n in rows}, rounds),
+        "records written": curve({f"{n}": lambda n=n: step_cost(4_000 // part, records=n) for n in records}, rounds),
+    }
 
 
 def main() -> None:
     """Print the ratio and the curves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the steps: only to see that it works")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    cnn(True)
-    ratios = [cnn(True) / cnn(False) for _ in range(rounds)]
-    print(f"everything on / off: {statistics.median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}], target 1.10")
-    curve("steps", {str(n): lambda n=n: step_cost(n) for n in (500, 5_000, 20_000)}, rounds)
-    curve("rows of data", {str(n): lambda n=n: step_cost(1_000, rows=n) for n in (4_096, 65_536, 1_048_576)}, rounds)
-    curve("records", {str(n): lambda n=n: step_cost(4_000, records=n) for n in (4, 40, 400)}, rounds)
+    found = measure(options.rounds, options.quick)
+    print("everything on / off:", shown(ratio(found["everything"]["on"], found["everything"]["off"])))
+    for title, points in found.items():
+        first = next(iter(points.values()))
+        shares = {name: shown(ratio(values, first)) for name, values in points.items()}
+        print(title, {name: f"{spread(values)[0]:.4g} ({shares[name]})" for name, values in points.items()})
+    if options.json:
+        options.json.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

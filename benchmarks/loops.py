@@ -1,16 +1,12 @@
-"""Training loops side by side: one interleaved run on one machine, correctness first.
+"""Training loops side by side, correctness first. `suite.py` calls this.
 
-    python benchmarks/loops.py                     # all cases; what `make bench` runs
-    python benchmarks/loops.py --cases digits --rounds 15 --entrants best,naive,lucid-trainer,lucid-run
-
-Every entrant is a process of its own that stays; in each round all train the same case once, one after another, and
-the order turns. Figures are CPU time per step, so that other work on the machine matters little, and ratios are taken
-within a round. An entrant whose losses differ from those of the usual loop is left out, with the reason.
+Every training is a process of its own (see worker.py). In each round all entrants train the same case once, one after
+another, and the order turns. Figures are CPU time per step, so that other work on the machine matters little. An
+entrant whose losses differ from those of the usual loop is left out, with the reason.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -24,29 +20,29 @@ CASES = ("digits", "images", "characters", "tensors")
 OURS = ("lucid-trainer", "lucid-run")
 HAND = ("best", "naive", "naive-fused", "limit")
 PEERS = ("lightning", "fabric", "accelerate", "hf", "ignite", "skorch", "keras", "pytorch_accelerated")
-FUSED = tuple(f"{name}:fused" for name in PEERS if name != "keras")
-DEFAULTS = tuple(f"{name}:default" for name in ("lightning", "hf", "ignite", "skorch", "keras", "pytorch_accelerated"))
-# (ours over what, case) -> the ratio that is aimed at; 1.0 where ours may never be slower.
-TARGETS = {
-    "best": {"digits": 1.15, "images": 1.03, "characters": 1.03, "tensors": 1.03},
-    "naive": {"digits": 0.40, "images": 1.0, "characters": 1.0, "tensors": 0.5},
-    "fastest peer": {"digits": 0.40, "images": 1.0, "characters": 1.0, "tensors": 0.5},
-}
+DEFAULTS = tuple(f"{name}:default" for name in ("lucid-trainer", *PEERS))
+ALL = (*OURS, *HAND, *PEERS, *DEFAULTS)
 TOLERANCE = {"keras": 1e-3}  # its AdamW adds epsilon elsewhere
 SKIPPED_STEPS = 3  # the first steps of a training make buffers
+
+# With glibc's defaults, whether a freed block goes back to the system and its pages come anew, one fault for each 4 kB,
+# hangs on the order of all blocks before it. On a small CNN that is 1,000 to 12,000 faults and 2 to 20 ms of a step of
+# 42 ms: chance, not loop. Where time is measured every entrant keeps what it freed; where memory is, none keeps any.
+KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+RETURN = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 class Worker:
     """An entrant's process."""
 
-    def __init__(self, name: str, threads: int) -> None:
-        self.name = name
+    def __init__(self, name: str, threads: int, alone: bool = False) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "worker.py"), name, str(threads)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=HERE,
+            [sys.executable, str(HERE / "worker.py"), name, str(threads), *(["alone"] if alone else [])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE,
+            env=environment | (RETURN if alone else KEEP),
         )  # fmt: skip
-        self.import_s = self._answer().get("import_s")
+        self.ready = self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -70,40 +66,64 @@ class Worker:
         self._process.wait()
 
 
-def compare(case: str, names: list[str], rounds: int, threads: int) -> dict[str, Any]:
-    """Run one case; return figures by entrant, and why some were left out."""
-    workers, refused = {}, {}
+class Workers:
+    """The processes of all entrants, started when they are first needed and kept for all cases."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._started: dict[str, Worker] = {}
+
+    def __getitem__(self, name: str) -> Worker:
+        """Return the process of an entrant."""
+        if name not in self._started:
+            self._started[name] = Worker(name, self._threads)
+        return self._started[name]
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self._started.values():
+            worker.close()
+        self._started.clear()
+
+
+def compare(case: str, names: list[str], rounds: int, workers: Workers) -> dict[str, Any]:
+    """Run one case; return what was measured in each round by entrant, and why some were left out."""
+    refused: dict[str, str] = {}
     expected = None
     for name in ["naive", *(name for name in names if name != "naive")]:
-        workers[name] = Worker(name, threads)
         answer = workers[name].ask(task=case, losses=True)
         reason = answer.get("error") or differs(name, answer["losses"], expected)
         if reason:
             refused[name] = reason
-            workers.pop(name).close()
         elif expected is None:
             expected = answer["losses"]
-    figures: dict[str, Any] = {name: {"median": [], "mean": [], "wall": [], "peak": []} for name in workers}
+    left = [name for name in names if name not in refused]
+    measured: dict[str, Any] = {name: {"us": [], "mean_us": [], "wall_us": [], "faults": []} for name in left}
     for turn in range(rounds):
-        order = list(workers)
-        order = order[turn % len(order) :] + order[: turn % len(order)]
-        for name in order:
+        first = turn * len(left) // rounds
+        for name in left[first:] + left[:first]:
             answer = workers[name].ask(task=case)
             if "error" in answer:
                 refused[name] = answer["error"]
                 continue
-            cpu = answer["cpu"][SKIPPED_STEPS:]
-            figures[name]["median"].append(statistics.median(cpu) * 1e6)
-            figures[name]["mean"].append(statistics.fmean(cpu) * 1e6)
-            figures[name]["wall"].append(statistics.median(answer["wall"][SKIPPED_STEPS:]) * 1e6)
-            figures[name]["peak"].append(answer["peak_mb"])
-    for worker in workers.values():
-        worker.close()
-    return {"figures": {n: f for n, f in figures.items() if len(f["median"]) == rounds}, "refused": refused}
+            cpu, wall = (answer[clock][SKIPPED_STEPS:] for clock in ("cpu", "wall"))
+            measured[name]["us"].append(round(statistics.median(cpu) * 1e6, 1))
+            measured[name]["mean_us"].append(round(statistics.fmean(cpu) * 1e6, 1))
+            measured[name]["wall_us"].append(round(statistics.median(wall) * 1e6, 1))
+            measured[name]["faults"].append(round(answer["faults"]))
+    return {"entrants": {n: f for n, f in measured.items() if n not in refused}, "refused": refused}
 
 
 def differs(name: str, losses: list[float], expected: list[float] | None) -> str | None:
-    """Return how losses differ from the usual loop's; None if they are the same within rounding."""
+    """Return how losses differ from the usual loop's; None if they are the same within rounding.
+
+    Example:
+        >>> differs("ignite", [1.0, 0.5], [1.0, 0.5])
+        >>> differs("ignite", [1.0, 0.6], [1.0, 0.5])
+        'losses differ by up to 0.1'
+        >>> differs("ignite", [1.0], [1.0, 0.5])
+        '1 steps instead of 2'
+    """
     if expected is None:
         return None
     if len(losses) != len(expected):
@@ -113,99 +133,23 @@ def differs(name: str, losses: list[float], expected: list[float] | None) -> str
     return None if worst <= limit else f"losses differ by up to {worst:.2g}"
 
 
-def ratios(figures: dict[str, Any], name: str, base: str, what: str = "median") -> tuple[float, float, float]:
-    """Return median and quartiles of the ratio within rounds."""
-    values = [a / b for a, b in zip(figures[name][what], figures[base][what], strict=True)]
-    if len(values) < 2:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return middle, low, high
+def alone(names: list[str], cases: list[str], rounds: int, threads: int) -> dict[str, Any]:
+    """Return, for each entrant, CPU seconds from process start to the first step, and peak MB in each case.
 
-
-def table(case: str, result: dict[str, Any]) -> str:
-    """Return the figures of a case as a Markdown table, with what is aimed at below."""
-    figures = result["figures"]
-    lines = [
-        f"### {case}",
-        "",
-        "| entrant | step (us CPU) | x best [quartiles] | x usual [quartiles] | mean x best | peak MB |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name in sorted(figures, key=lambda n: statistics.median(figures[n]["median"])):
-        own = figures[name]
-        best = "{:.2f} [{:.2f}-{:.2f}]".format(*ratios(figures, name, "best"))
-        usual = "{:.2f} [{:.2f}-{:.2f}]".format(*ratios(figures, name, "naive"))
-        mean = ratios(figures, name, "best", "mean")[0]
-        label, step = f"**{name}**" if name in OURS else name, statistics.median(own["median"])
-        lines.append(f"| {label} | {step:,.0f} | {best} | {usual} | {mean:.2f} | {max(own['peak']):.0f} |")
-    lines += ["", *verdicts(case, result), ""]
-    lines += [f"Left out: {name}: {reason}" for name, reason in result["refused"].items()]
-    return "\n".join(lines)
-
-
-def verdicts(case: str, result: dict[str, Any]) -> list[str]:
-    """Return one line per target: what was aimed at and what was measured."""
-    figures, lines = result["figures"], []
-    peers = [name for name in figures if name.split(":")[0] in PEERS]
-    fastest = min(peers, key=lambda name: statistics.median(figures[name]["median"]), default=None)
-    plain = min((n for n in peers if ":" not in n), key=lambda n: statistics.median(figures[n]["median"]), default=None)
-    bases = [("best", "best"), ("naive", "naive"), ("fastest peer", plain), ("fastest peer", fastest)]
-    for label, base in dict.fromkeys(bases):
-        for name in (name for name in OURS if base is not None and name in figures):
-            ratio = ratios(figures, name, base)[0]
-            target = TARGETS[label][case]
-            shown = label if label in figures else f"{label} ({base})"
-            verdict = "met" if ratio <= target else "MISSED"
-            lines.append(f"- {name} over {shown}: {ratio:.2f}, target {target}: {verdict}")
-    return lines
-
-
-def plot(results: dict[str, Any], path: Path) -> None:
-    """Draw time per step over the best loop's, one panel per case."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "lucid"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(results), figsize=(4.2 * len(results), 6.5), squeeze=False)
-    for axis, (case, result) in zip(axes[0], results.items(), strict=True):
-        figures = result["figures"]
-        names = sorted(figures, key=lambda n: ratios(figures, n, "best")[0], reverse=True)
-        middle = [ratios(figures, name, "best") for name in names]
-        colors = ["#c2410c" if name in OURS else "#64748b" if name in HAND else "#94a3b8" for name in names]
-        spread = [[m - low for m, low, _ in middle], [high - m for m, _, high in middle]]
-        axis.barh(names, [m for m, _, _ in middle], xerr=spread, color=colors, ecolor="#334155")
-        axis.axvline(1.0, color="#334155", linewidth=0.8)
-        axis.set_title(case)
-        axis.set_xlabel("CPU time per step, best hand-written loop = 1")
-        axis.tick_params(axis="y", labelsize=7)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-
-
-def main() -> None:
-    """Run the cases and write results.json, results.md and the plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(CASES), help="comma-separated (default: %(default)s)")
-    parser.add_argument("--entrants", default="", help="comma-separated; default: all")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds per case (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "bench", help="folder of the results")
-    options = parser.parse_args()
-    names = options.entrants.split(",") if options.entrants else [*OURS, *HAND, *PEERS, *FUSED, *DEFAULTS]
-    options.out.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Any] = {}
-    for case in options.cases.split(","):
-        results[case] = compare(case, list(dict.fromkeys(["best", "naive", *names])), options.rounds, options.threads)
-        print(table(case, results[case]), flush=True)
-        (options.out / "loops.json").write_text(json.dumps({"threads": options.threads, "cases": results}, indent=1))
-    (options.out / "loops.md").write_text("\n\n".join(table(case, result) for case, result in results.items()))
-    try:
-        plot(results, options.out / "loops.svg")
-    except ImportError:
-        print("no plot: matplotlib is not installed here; benchmarks/setup.sh makes an environment that has it")
-
-
-if __name__ == "__main__":
-    main()
+    Each is the whole life of a process that nobody prepared; all freed memory goes back to the system at once.
+    """
+    found: dict[str, Any] = {name: {"start_s": [], "peak_mb": {case: [] for case in cases}} for name in names}
+    for turn in range(rounds):
+        first = turn * len(names) // rounds
+        for name in names[first:] + names[:first]:
+            worker = Worker(name, threads, alone=True)
+            for case in cases:
+                answer = worker.ask(task=case)
+                if "error" in answer:
+                    found.pop(name, None)
+                    break
+                if case == cases[0]:
+                    found[name]["start_s"].append(round(worker.ready["import_s"] + answer["first_step_s"], 3))
+                found[name]["peak_mb"][case].append(round(answer["peak_mb"], 1))
+            worker.close()
+    return found

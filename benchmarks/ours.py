@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import torch
@@ -22,10 +23,12 @@ def _parts(task: Task, **settings: Any) -> dict[str, Any]:
     }
 
 
-def trainer(task: Task, **settings: Any) -> torch.nn.Module:
-    """`Trainer.fit`, nothing but the loop: no console, no folder, no evaluation."""
+def trainer(task: Task, default: bool = False, **settings: Any) -> torch.nn.Module:
+    """`Trainer.fit`, nothing but the loop; with `default` also console, records and checkpoints of each epoch."""
     parts = _parts(task, **settings)
-    lucid.Trainer(**parts, loss=task.loss, reports=()).fit(task.own_loader())
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"run_dir": folder} if default else {"reports": ()}
+        lucid.Trainer(**parts, loss=task.loss, **options).fit(task.own_loader())
     return parts["model"]
 
 
@@ -41,16 +44,24 @@ class Unmarked(torch.nn.Module):
         return self.inner.compute(x)
 
 
+class Marking(lucid.Callback):
+    """Marks each step at its end, and notes the losses where they are checked."""
+
+    def on_step_end(self, state: Any) -> None:
+        Timed.marks.note()
+        if Timed.marks.losses is not None:
+            Timed.marks.losses.append(state.meters.losses[-1].item())
+
+
 def trainer_compile(task: Task, **settings: Any) -> torch.nn.Module:
-    """`Trainer.fit` with `compile=true`; steps are marked in the loss, which is not compiled."""
+    """`Trainer.fit` with `compile=true`."""
     parts = _parts(task, compile=True, **settings)
     parts["model"] = Unmarked(parts["model"])
 
     def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        Timed.marks.note()
-        return task.loss(output, target)
+        return torch.nn.functional.cross_entropy(output, target.flatten())
 
-    lucid.Trainer(**parts, loss=loss, reports=()).fit(task.own_loader())
+    lucid.Trainer(**parts, loss=loss, callbacks=[Marking()], reports=()).fit(task.own_loader())
     return parts["model"]
 
 

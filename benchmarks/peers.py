@@ -1,7 +1,8 @@
 """The peers, each as its own guide writes the same training.
 
-`default=False` switches off logging, checkpoints and progress where the library lets one; `default=True` is the library
-as it comes, writing into a temporary folder. `fused=True` hands it torch's fused AdamW.
+`default=False` is the fast setting that its documentation offers: logging, checkpoints and progress off where the
+library lets one, and torch's fused AdamW. `default=True` is the library as it comes, writing into a temporary folder,
+with the optimizer as torch makes it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import torch
 from tasks import BETAS, EPS, LR, MAX_NORM, WEIGHT_DECAY, FixedOrder, Task
 from torch import nn
 
+os.environ["KERAS_BACKEND"] = "torch"
 
-def lightning(task: Task, default: bool, fused: bool) -> None:
+
+def lightning(task: Task, default: bool) -> None:
     """Lightning's Trainer with a LightningModule."""
     import lightning
 
@@ -33,7 +36,7 @@ def lightning(task: Task, default: bool, fused: bool) -> None:
             return loss
 
         def configure_optimizers(self) -> Any:
-            optimizer = task.optimizer(self.model, **_kernel(fused))
+            optimizer = task.optimizer(self.model, **_kernel(default))
             return {
                 "optimizer": optimizer,
                 "lr_scheduler": {"scheduler": task.scheduler(optimizer), "interval": "step"},
@@ -49,13 +52,13 @@ def lightning(task: Task, default: bool, fused: bool) -> None:
         trainer.fit(Module(), task.loader())
 
 
-def fabric(task: Task, default: bool, fused: bool) -> None:
+def fabric(task: Task, default: bool) -> None:
     """A loop of one's own with Lightning Fabric."""
     from lightning.fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=1)
     plain = task.model()
-    optimizer = task.optimizer(plain, **_kernel(fused))
+    optimizer = task.optimizer(plain, **_kernel(default))
     scheduler = task.scheduler(optimizer)
     model, optimizer = fabric.setup(plain, optimizer)
     loader = fabric.setup_dataloaders(task.loader())
@@ -70,13 +73,13 @@ def fabric(task: Task, default: bool, fused: bool) -> None:
             scheduler.step()
 
 
-def accelerate(task: Task, default: bool, fused: bool) -> None:
+def accelerate(task: Task, default: bool) -> None:
     """A loop of one's own with Accelerate."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
     plain = task.model()
-    optimizer = task.optimizer(plain, **_kernel(fused))
+    optimizer = task.optimizer(plain, **_kernel(default))
     model, optimizer, loader, scheduler = accelerator.prepare(
         plain, optimizer, task.loader(), task.scheduler(optimizer)
     )
@@ -91,7 +94,7 @@ def accelerate(task: Task, default: bool, fused: bool) -> None:
             scheduler.step()
 
 
-def hf(task: Task, default: bool, fused: bool) -> None:
+def hf(task: Task, default: bool) -> None:
     """Hugging Face's Trainer; its own default optimizer is the fused AdamW."""
     import transformers
 
@@ -116,7 +119,7 @@ def hf(task: Task, default: bool, fused: bool) -> None:
             return FixedOrder(task.lists)
 
     model = Wrapped()
-    optimizer = task.optimizer(model, **_kernel(fused))
+    optimizer = task.optimizer(model, fused=True)
     quiet: dict[str, Any] = {"logging_strategy": "no", "save_strategy": "no", "disable_tqdm": True}
     with tempfile.TemporaryDirectory() as folder:
         options = transformers.TrainingArguments(
@@ -127,13 +130,13 @@ def hf(task: Task, default: bool, fused: bool) -> None:
         Trainer(model, options, train_dataset=Rows(), optimizers=(optimizer, task.scheduler(optimizer))).train()
 
 
-def ignite(task: Task, default: bool, fused: bool) -> None:
+def ignite(task: Task, default: bool) -> None:
     """Ignite's Engine around an update function."""
     from ignite.contrib.handlers import ProgressBar
     from ignite.engine import Engine, Events
 
     model = task.model()
-    optimizer = task.optimizer(model, **_kernel(fused))
+    optimizer = task.optimizer(model, **_kernel(default))
     scheduler = task.scheduler(optimizer)
 
     def update(engine: Any, batch: Any) -> Any:
@@ -153,7 +156,7 @@ def ignite(task: Task, default: bool, fused: bool) -> None:
     engine.run(task.loader(), max_epochs=task.epochs)
 
 
-def skorch(task: Task, default: bool, fused: bool) -> None:
+def skorch(task: Task, default: bool) -> None:
     """Skorch's NeuralNet."""
     import skorch
     from skorch.callbacks import GradientNormClipping, LRScheduler
@@ -171,14 +174,13 @@ def skorch(task: Task, default: bool, fused: bool) -> None:
             ("clip", GradientNormClipping(MAX_NORM)),
             ("lr", LRScheduler(torch.optim.lr_scheduler.LambdaLR, step_every="batch", lr_lambda=task.factor)),
         ],
-        **{f"optimizer__{name}": value for name, value in _kernel(fused).items()}, **quiet,
+        **{f"optimizer__{name}": value for name, value in _kernel(default).items()}, **quiet,
     )  # fmt: skip
     net.fit(task.dataset(), None)
 
 
-def keras(task: Task, default: bool, fused: bool) -> None:
+def keras(task: Task, default: bool) -> None:
     """Keras 3 on torch, its own AdamW and clipping."""
-    os.environ["KERAS_BACKEND"] = "torch"
     import keras
 
     class Rate(keras.optimizers.schedules.LearningRateSchedule):
@@ -204,7 +206,7 @@ def keras(task: Task, default: bool, fused: bool) -> None:
     model.fit(task.loader(first=-1), epochs=task.epochs, verbose="auto" if default else 0)
 
 
-def pytorch_accelerated(task: Task, default: bool, fused: bool) -> None:
+def pytorch_accelerated(task: Task, default: bool) -> None:
     """pytorch-accelerated's Trainer; clipping by norm needs its method overridden."""
     from pytorch_accelerated import Trainer
     from pytorch_accelerated import trainer as module
@@ -214,7 +216,7 @@ def pytorch_accelerated(task: Task, default: bool, fused: bool) -> None:
             self._accelerator.clip_grad_norm_(self.model.parameters(), self.run_config.gradient_clip_value)
 
     model = task.model()
-    optimizer = task.optimizer(model, **_kernel(fused))
+    optimizer = task.optimizer(model, **_kernel(default))
     callbacks = module.DEFAULT_CALLBACKS if default else (module.MoveModulesToDeviceCallback,)
     trainer = Clipping(model=model, loss_func=task.loss, optimizer=optimizer, callbacks=callbacks)
     options = {"shuffle": False, "sampler": FixedOrder(task.lists)} | ({} if default else {"num_workers": 0})
@@ -225,11 +227,11 @@ def pytorch_accelerated(task: Task, default: bool, fused: bool) -> None:
     )  # fmt: skip
 
 
-def _kernel(fused: bool) -> dict[str, bool]:
-    return {"fused": True} if fused else {}
+def _kernel(default: bool) -> dict[str, bool]:
+    return {} if default else {"fused": True}
 
 
-PEERS: dict[str, Callable[[Task, bool, bool], None]] = {
+PEERS: dict[str, Callable[[Task, bool], None]] = {
     "lightning": lightning,
     "fabric": fabric,
     "accelerate": accelerate,
@@ -239,5 +241,14 @@ PEERS: dict[str, Callable[[Task, bool, bool], None]] = {
     "keras": keras,
     "pytorch_accelerated": pytorch_accelerated,
 }
-HAS_DEFAULTS = ("lightning", "hf", "ignite", "skorch", "keras", "pytorch_accelerated")
-HAS_OWN_OPTIMIZER = ("keras",)
+# What is loaded before anything is timed; every entrant but Lucid and the limit also makes an optimizer of torch.
+MODULES = {
+    "lightning": ["lightning"],
+    "fabric": ["lightning.fabric"],
+    "accelerate": ["accelerate"],
+    "hf": ["transformers", "transformers.trainer"],
+    "ignite": ["ignite.contrib.handlers", "ignite.engine"],
+    "skorch": ["skorch", "skorch.callbacks"],
+    "keras": ["keras"],
+    "pytorch_accelerated": ["pytorch_accelerated", "pytorch_accelerated.trainer"],
+}

@@ -1,0 +1,165 @@
+"""Tables from what `suite.py` measured, and their places in docs/performance.md. Standard library only.
+
+    python benchmarks/tables.py docs/performance.json docs/performance.md     # put the tables into the page
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from loops import OURS, PEERS
+from stats import Spread, ratio, shown, spread
+
+Results = dict[str, Any]
+LABELS = {"naive": "usual loop", "naive-fused": "usual loop, fused AdamW", "best": "best loop", "limit": "limit"}
+LABELS |= {"lucid-trainer": "**Lucid trainer**", "lucid-run": "**Lucid run loop**"}
+# What is aimed at: ours over what, by case; 1.0 where ours may never be slower.
+TARGETS = {
+    "best loop": {"digits": 1.15, "images": 1.03, "characters": 1.03, "tensors": 1.03},
+    "usual loop": {"digits": 0.40, "images": 1.0, "characters": 1.0, "tensors": 0.5},
+    "fastest peer": {"digits": 0.40, "images": 1.0, "characters": 1.0, "tensors": 0.5},
+}
+
+
+def label(name: str) -> str:
+    """Return what an entrant is called in a table.
+
+    Example:
+        >>> label("hf:default"), label("naive")
+        ('hf, as it comes', 'usual loop')
+    """
+    base, _, mark = name.partition(":")
+    return LABELS.get(base, base) + (", as it comes" if mark else "")
+
+
+def is_peer(name: str) -> bool:
+    """Whether an entrant is another library, in whichever setting."""
+    return name.split(":")[0] in PEERS
+
+
+def machine(results: Results) -> str:
+    """Return one paragraph: where and when it was measured, and how busy the machine was."""
+    about, loads = results["about"], [part["load"] for part in results["parts"].values()]
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return (
+        f"{about['cpu']}, {about['cores']} cores, {about['threads']} thread; {about['system']}; "
+        f"Python {about['python']}; {versions}. Measured on {about['date']}; "
+        f"other work kept {min(loads):.1f} to {max(loads):.1f} cores busy."
+    )
+
+
+def table(results: Results) -> str:
+    """Return the table of all entrants: each case, start and memory."""
+    cases, alone = results["cases"], results.get("alone", {})
+    first = next(iter(cases.values()))["entrants"]
+    names = sorted(first, key=lambda name: spread(first[name]["us"])[0])
+    names += [name for case in cases.values() for name in case["entrants"] if name not in names]
+    memory = list(next(iter(alone.values()))["peak_mb"]) if alone else []
+    head = [*(f"{case}: x best" for case in cases), "start, CPU s", *(f"{case}: MB" for case in memory)]
+    lines = [f"| entrant | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+    for name in dict.fromkeys(names):
+        cells = [_over_best(case["entrants"], name) for case in cases.values()]
+        own = alone.get(name)
+        cells.append(shown(spread(own["start_s"])) if own else "")
+        cells += [f"{spread(own['peak_mb'][case])[0]:.0f}" if own else "" for case in memory]
+        lines.append(f"| {label(name)} | {' | '.join(cells)} |")
+    steps = ", ".join(f"{case} {spread(r['entrants']['best']['us'])[0] / 1e3:.3g} ms" for case, r in cases.items())
+    lines += ["", f"A step of the best loop: {steps}."]
+    left_out = [f"{label(n)} in {c} ({why})" for c, r in cases.items() for n, why in r["refused"].items()]
+    return "\n".join([*lines, f"Left out: {'; '.join(left_out)}."] if left_out else lines)
+
+
+def _over_best(entrants: dict[str, Any], name: str) -> str:
+    return shown(ratio(entrants[name]["us"], entrants["best"]["us"])) if name in entrants else "left out"
+
+
+def targets(results: Results) -> str:
+    """Return the table of what is aimed at and what was measured."""
+    lines = ["| what | measured | aimed at | |", "|---|---|---|---|"]
+    for what, value, digits, bound, low in _aims(results):
+        sign, met = (">=", value[0] >= bound) if low else ("<=", value[0] <= bound)
+        lines.append(f"| {what} | {shown(value, digits)} | {sign} {bound} | {'' if met else 'missed'} |")
+    return "\n".join(lines)
+
+
+def _aims(results: Results) -> list[tuple[str, Spread, int, float, bool]]:
+    """Return what is compared, the ratio, its digits, the bound, and whether that is a lower one."""
+    found: list[tuple[str, Spread, int, float, bool]] = []
+    for case, result in results["cases"].items():
+        us = {name: entrant["us"] for name, entrant in result["entrants"].items()}
+        for what, base in {"best loop": "best", "usual loop": "naive", "fastest peer": _least(us)}.items():
+            for name in (name for name in OURS if name in us and base in us):
+                other = f"{what} ({label(base)})" if what == "fastest peer" else what
+                bound = TARGETS[what][case]
+                found.append((f"{case}: {_plain(name)} / {other}", ratio(us[name], us[base]), 2, bound, False))
+    alone = results.get("alone", {})
+    for case in next(iter(alone.values()))["peak_mb"] if alone else []:
+        mb = {name: entrant["peak_mb"][case] for name, entrant in alone.items()}
+        least = _least(mb)
+        bases = {"best": ("best loop", 1.05), "naive": ("usual loop", 1.0)}
+        bases |= {least: (f"least peer ({label(least)})", 1.0)}
+        for base, (other, bound) in bases.items():
+            for name in (name for name in OURS if name in mb and base in mb):
+                what = f"peak memory, {case}: {_plain(name)} / {other}"
+                found.append((what, ratio(mb[name], mb[base]), 2, bound, False))
+    if "data" in results:
+        us = results["data"]["us_per_row"]
+        found.append(("rows/s in memory / `index_select`", ratio(us["plain"], us["feed"]), 2, 0.8, True))
+        found.append(("rows/s in memory / DataLoader", ratio(us["loader"], us["feed"]), 1, 8, True))
+    if "growth" in results:
+        both = results["growth"]["everything"]
+        found.append(("everything on / everything off, 40 ms step", ratio(both["on"], both["off"]), 2, 1.1, False))
+    return found
+
+
+def _least(values: dict[str, list[float]]) -> str:
+    """Return the peer with the lowest median."""
+    return min(filter(is_peer, values), key=lambda name: spread(values[name])[0], default="")
+
+
+def _plain(name: str) -> str:
+    return label(name).strip("*").removeprefix("Lucid ")
+
+
+def growth(results: Results) -> str:
+    """Return the table of microseconds per step as steps, rows or records grow."""
+    lines = ["| over | | | |", "|---|---|---|---|"]
+    for title, points in results.get("growth", {}).items():
+        if title == "everything":
+            continue
+        first = next(iter(points.values()))
+        cells = [f"{n}: {spread(us)[0]:.0f} us, {shown(ratio(us, first))}" for n, us in points.items()]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def checkpointing(results: Results) -> str:
+    """Return the table of gradient checkpointing."""
+    lines = ["| model | checkpointed | peak of a step, MB | less by | time of a step |", "|---|---|---|---|---|"]
+    for row in results.get("checkpointing", []):
+        peak, time = row["training_peak_mb"], shown(spread(row["step"]))
+        lines.append(f"| {row['name']} | {row['mode']} | {peak:.0f} | {row['saved']:.0%} | x {time} |")
+    return "\n".join(lines)
+
+
+BLOCKS = {"machine": machine, "table": table, "targets": targets, "growth": growth, "checkpointing": checkpointing}
+_BLOCK = re.compile(r"(<!-- bench: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill(page: str, results: Results) -> str:
+    """Return the page with each block between `<!-- bench: name -->` and `<!-- end -->` made anew."""
+    return _BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]](results)}\n\n{found[3]}", page)
+
+
+def whole(results: Results) -> str:
+    """Return all tables as one text."""
+    return "\n\n".join(make(results) for make in BLOCKS.values())
+
+
+if __name__ == "__main__":
+    source, page = Path(sys.argv[1]), Path(sys.argv[2])
+    page.write_text(fill(page.read_text(), json.loads(source.read_text())))
