@@ -166,6 +166,28 @@ def test_plan_says_what_a_run_would_do_and_writes_nothing(lucid: Lucid, flowers:
     assert not Path("runs").exists()
 
 
+def test_plan_lists_loss_and_parameter_groups(lucid: Lucid, flowers: str) -> None:
+    """What the loss is a mean over; each group with its rate, its decay and what it holds."""
+    out = lucid("plan", flowers, "--optimizer.options.lr_by_pattern", '{"layers.1.*" = 0.1}')[1]
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "loss cross_entropy, the mean over targets that are not ignore_index=-100" in lines
+    assert "parameters group lr weight_decay tensors parameters" in lines
+    assert "lr x 0.1, no decay 0.002 0 1 8" in lines
+    assert "lr x 1 0.02 0.05 2 88" in lines
+
+
+def test_plan_refuses_what_the_run_would_refuse(lucid: Lucid, flowers: str) -> None:
+    """A schedule longer than the run, an unknown tracker, an option that is neither true nor false."""
+    for words, message in (
+        (("--scheduler.options.warmup_steps", "19"), "at most total_steps (18), got 19"),
+        (("--trackers", "csw"), "got 'csw'. Did you mean 'csv'?"),
+        (("--plot", "a.html"), "--plot must be true or false, or stand alone for true, got 'a.html'"),
+    ):
+        code, _, err = lucid("plan", flowers, *words)
+        assert (code, message in err) == (2, True), err
+    assert lucid("train", flowers, "--profile", "yes")[0] == 2
+
+
 def test_foreign_folder_is_left_alone(lucid: Lucid, flowers: str) -> None:
     """A file, a folder with other things: nothing is overwritten."""
     RUN.mkdir(parents=True)

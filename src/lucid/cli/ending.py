@@ -12,6 +12,7 @@ from lucid.callbacks import Callback
 from lucid.cli.pictures import pictures
 from lucid.cli.settings import program
 from lucid.evaluation import evaluate
+from lucid.optim import describe_groups
 from lucid.session import Result
 from lucid.state import TrainState
 from lucid.trained import find_checkpoint, load_trained
@@ -129,8 +130,14 @@ def rates_text(built: Built) -> str:
 
 
 def plan_text(built: Built) -> str:
-    """Return the plan of a run."""
+    """Return the plan of a run.
+
+    Raises:
+        ConfigError: the schedule does not fit the run's steps.
+    """
     plan = built.trainer.plan(built.train_loader, built.validation_loader)
+    groups = describe_groups(built.trainer.optimizers[0].param_groups).splitlines()
+    built.trainer.schedulers(plan)  # as the run would: what does not fit is said now
     config, data, split = built.config, built.data, built.data.split
     parameters = sum(p.numel() for p in built.model.parameters())
     rows = ", ".join(f"{name} {split[name]:,}" for name in ("train", "validation", "test") if name in split)
@@ -140,7 +147,9 @@ def plan_text(built: Built) -> str:
         ("rows", rows or "not counted"),
         ("model", f"{config.model.name}: {type(built.model).__name__}, {parameters:,} parameters"),
         ("optimizer", f"{type(built.trainer.optimizers[0]).__name__}, lr {config.optimizer.lr:g}"),
+        *(("" if number else "parameters", line) for number, line in enumerate(groups)),
         ("schedule", config.scheduler.name),
+        ("loss", _loss(built)),
         ("device", f"{built.trainer.device}, {built.trainer.precision.describe()}"),
         ("epochs", str(plan.epochs)),
         ("steps", f"{plan.total_steps or 'as many as the data gives'}; per epoch {plan.steps_per_epoch or 'unknown'}"),
@@ -151,8 +160,13 @@ def plan_text(built: Built) -> str:
         ("folder", str(config.run_dir)),
     ]
     if plan.short_window:
-        lines.insert(8, ("short window", f"the last step of an epoch has {plan.short_window} micro-batches"))
+        lines.insert(-4, ("short window", f"the last step of an epoch has {plan.short_window} micro-batches"))
     return "\n".join(_columns(lines))
+
+
+def _loss(built: Built) -> str:
+    loss, rule = built.task.loss, built.trainer.forward.rule
+    return rule if loss is None else f"{getattr(loss, '__name__', type(loss).__name__)}, the mean over {rule}"
 
 
 def _steps(steps: list[int]) -> str:

@@ -100,6 +100,18 @@ def wants_help(words: Sequence[str]) -> bool:
     return "--help" in words or "-h" in words
 
 
+def flag(own: dict[str, str], name: str) -> bool:
+    """Return what an option of a command itself says that is true or false; left out: false.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    value = own.get(name, "false")
+    if value.lower() not in ("true", "false"):
+        raise ConfigError(f"--{name} must be true or false, or stand alone for true, got {value!r}.")
+    return value.lower() == "true"
+
+
 def console_mode(own: dict[str, str]) -> Console:
     """Return what `--console` says.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from lucid.cli import EXIT_INTERRUPTED
-from lucid.cli.settings import ConfigFile, Console, console_mode, program, read_settings, show_help, wants_help
+from lucid.cli.settings import ConfigFile, Console, console_mode, flag, program, read_settings, show_help, wants_help
 from lucid.config import RunConfig, to_dict
 from lucid.config.files import toml_text, write
 from lucid.errors import ConfigError, NonFiniteError
@@ -24,7 +24,7 @@ def train(words: Sequence[str]) -> int:
     if wants_help(words):
         return show_help(train_run, "train")
     settings = read_settings(words, ("from", "console", "profile", "trace"), base=_from_checkpoint)
-    profile, trace = (settings.own.get(name, "false").lower() == "true" for name in ("profile", "trace"))
+    profile, trace = (flag(settings.own, name) for name in ("profile", "trace"))
     return run(settings.config, console_mode(settings.own), profile or trace, trace)
 
 
@@ -108,12 +108,16 @@ def plan(words: Sequence[str]) -> int:
     if wants_help(words):
         return show_help(plan_run, "plan")
     settings = read_settings(words, ("plot",))
+    is_drawn = flag(settings.own, "plot")
     from lucid.build import build
     from lucid.cli.ending import plan_text, rates_text
+    from lucid.report.trackers import check
 
+    for name in settings.config.trackers:
+        check(name)
     built = build(settings.config, reports=())
     print(plan_text(built))
-    if settings.own.get("plot", "false").lower() == "true":
+    if is_drawn:
         print(rates_text(built))
     return 0
 

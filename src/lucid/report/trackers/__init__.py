@@ -23,7 +23,21 @@ TRACKERS = {
 }
 """Module, class and library of each tracker."""
 
-__all__ = ["TRACKERS", "Tracker", "make"]
+__all__ = ["TRACKERS", "Tracker", "check", "make"]
+
+
+def check(name: str) -> None:
+    """Say whether a tracker can be made, and make nothing.
+
+    Raises:
+        ConfigError: if there is no such tracker, or its library is not installed.
+    """
+    if name not in TRACKERS:
+        known = ", ".join(map(repr, TRACKERS))
+        raise ConfigError(f"a tracker must be one of {known}, got {name!r}.{nearest(name, TRACKERS)}")
+    library = TRACKERS[name][2]
+    if library is not None and importlib.util.find_spec(library) is None:
+        raise ConfigError(f"tracker {name!r} needs the library {library}. Install it: pip install 'lucid-loop[{name}]'")
 
 
 def make(name: str, run_dir: str | Path, **options: Any) -> Tracker:
@@ -37,12 +51,8 @@ def make(name: str, run_dir: str | Path, **options: Any) -> Tracker:
     Raises:
         ConfigError: if there is no such tracker, its library is not installed, or it has no such option.
     """
-    if name not in TRACKERS:
-        known = ", ".join(map(repr, TRACKERS))
-        raise ConfigError(f"a tracker must be one of {known}, got {name!r}.{nearest(name, TRACKERS)}")
-    module, class_name, library = TRACKERS[name]
-    if library is not None and importlib.util.find_spec(library) is None:
-        raise ConfigError(f"tracker {name!r} needs the library {library}. Install it: pip install 'lucid-loop[{name}]'")
+    check(name)
+    module, class_name, _ = TRACKERS[name]
     tracker = getattr(importlib.import_module(f"lucid.report.trackers.{module}"), class_name)
     try:
         made: Tracker = tracker(run_dir, **options)
