@@ -153,3 +153,7 @@ def alone(names: list[str], cases: list[str], rounds: int, threads: int) -> dict
                 found[name]["peak_mb"][case].append(round(answer["peak_mb"], 1))
             worker.close()
     return found
+
+
+if __name__ == "__main__":
+    sys.exit("run benchmarks/suite.py, for example: --parts digits --entrants lucid-trainer --rounds 7")

@@ -42,8 +42,15 @@ def about(threads: int) -> dict[str, Any]:
         "threads": threads,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "versions": {name: version for name in packages if (version := _version(name))},
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # measured without the peers
+        return None
 
 
 def _cpu() -> str:

@@ -1,6 +1,6 @@
 """Tables from what `suite.py` measured, and their places in docs/performance.md. Standard library only.
 
-    python benchmarks/tables.py docs/performance.json docs/performance.md     # put the tables into the page
+`python benchmarks/tables.py docs/performance.json docs/performance.md` puts the tables into the page.
 """
 
 from __future__ import annotations
