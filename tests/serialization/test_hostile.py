@@ -109,6 +109,14 @@ def header_duplicate_key(p: Parts) -> None:
 
 
 @attack
+def header_duplicate_field(p: Parts) -> None:
+    """One field twice, with spaces in between, in a header that is right without it."""
+    raw = p.build()
+    text = raw[8 : 8 + int.from_bytes(raw[:8], "little")].rstrip()
+    p.raw_header = text.replace(b'"dtype"', b'"dtype" : "U8", "dtype"', 1)
+
+
+@attack
 def tail_longer_than_the_file(p: Parts) -> None:
     """The last tensor claims more bytes than there are."""
     size = len(p.data)

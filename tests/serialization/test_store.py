@@ -500,6 +500,23 @@ def test_store_over_a_url(tmp_path: Path) -> None:
                 assert live["w"][0] == begin + 2
 
 
+def test_errors_of_a_storage_follow_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storage's own kind of error is retried and, if it stays, ends no run that is to go on."""
+    tries: list[int] = []
+
+    def broken(*args: Any) -> None:
+        tries.append(1)
+        raise RuntimeError("503 of the bucket")
+
+    monkeypatch.setattr(storage, "write_stream", broken)
+    monkeypatch.setattr(storage, "FIRST_PAUSE", 0.0)
+    with Store("memory://bucket", run_id="a", retries=2) as kept:
+        kept.save({}, step=1)
+        with pytest.warns(RuntimeWarning, match=r"RuntimeError: 503 of the bucket \(3 tries\).*Training goes on"):
+            kept.wait()
+    assert len(tries) == 3
+
+
 def test_failed_upload_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """An upload that fails half way does not appear; the object before stays."""
     save({"n": 1}, "memory://one/a.lcs")

@@ -70,7 +70,7 @@ class Encoder:
     def __init__(self, types: Sequence[type] = ()) -> None:
         self.types = check_types(types)
         self.slots: list[Slot] = []
-        self._known: dict[tuple[Any, ...], int] = {}
+        self._known: dict[int, list[tuple[torch.Tensor, int]]] = {}  # by address
 
     def encode(self, value: Any, path: Path = ()) -> Any:
         """Return the node of a value.
@@ -231,17 +231,17 @@ class Encoder:
     def _tensor_index(self, value: torch.Tensor, path: Path) -> int:
         if value.is_meta:
             raise self._unsupported(value, path, "a tensor on the meta device has no data")
-        data = value.detach()
-        flipped = data.is_conj() or data.is_neg()
-        key = (data.device, data.dtype, data.data_ptr(), data.shape, data.stride(), flipped and id(value))
-        known = self._known.get(key)
-        if known is not None and data.numel():
-            return known  # tied: stored once
+        data = value.detach() if value.requires_grad else value
+        address = data.data_ptr()  # 0 for an empty tensor
+        known = self._known.setdefault(address, []) if address else []
+        for other, index in known:
+            if _tied(value, other):
+                return index  # stored once
         slot = tensor_slot(data, path)
         if slot is None:
             raise self._unsupported(value, path, f"dtype {value.dtype} has no storable form; convert it")
-        self._known[key] = index = self.add(slot)
-        return index
+        known.append((value, self.add(slot)))
+        return len(self.slots) - 1
 
     def _sparse(self, value: torch.Tensor, path: Path) -> Any:
         parts: dict[str, torch.Tensor]
@@ -298,6 +298,18 @@ class Encoder:
 
     def _python_random(self, value: random.Random, path: Path) -> Any:
         return {"$": "pyrandom", "v": self.encode(value.getstate(), path)}
+
+
+def _tied(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Say whether two tensors at one address are the same bytes read the same way."""
+    if one is not other and (one.is_conj() or one.is_neg() or other.is_conj() or other.is_neg()):
+        return False
+    return (
+        one.shape == other.shape
+        and one.stride() == other.stride()
+        and one.dtype is other.dtype
+        and one.device == other.device
+    )
 
 
 def _order(item: Any) -> str:

@@ -128,14 +128,18 @@ class Footer:
             raise FormatError(f"{where}: the regions in the footer contradict each other. The file is broken.")
 
 
+_quoted = json.encoder.encode_basestring_ascii
+
+
 def pack_header(blocks: Iterable[Block], tail: tuple[int, int] | None, metadata: dict[str, str]) -> bytes:
     """Return the length word and the header, padded so that the data starts at a multiple of 4096."""
-    entries: dict[str, Any] = {"__metadata__": metadata}
-    for block in blocks:
-        entries[block.name] = {"dtype": block.dtype, "shape": block.shape, "data_offsets": (block.start, block.stop)}
-    if tail is not None:
-        entries[TAIL_NAME] = {"dtype": "U8", "shape": (tail[1] - tail[0],), "data_offsets": tail}
-    text = json.dumps(entries, separators=(",", ":")).encode("ascii")
+    last = () if tail is None else (Block(TAIL_NAME, "U8", (tail[1] - tail[0],), *tail),)
+    # Text put together by hand takes a third of the time of a dict for each tensor.
+    entries = [f'"__metadata__":{json.dumps(metadata, separators=(",", ":"))}']
+    for name, dtype, shape, start, stop in (*blocks, *last):
+        sizes = ",".join(map(str, shape))
+        entries.append(f'{_quoted(name)}:{{"dtype":"{dtype}","shape":[{sizes}],"data_offsets":[{start},{stop}]}}')
+    text = f"{{{','.join(entries)}}}".encode("ascii")
     size = -(-(8 + len(text)) // PAGE) * PAGE - 8
     if size > MAX_HEADER:
         raise LimitError(
@@ -145,12 +149,27 @@ def pack_header(blocks: Iterable[Block], tail: tuple[int, int] | None, metadata:
     return struct.pack("<Q", size) + text.ljust(size)
 
 
-def parse_json(raw: bytes, where: str) -> Any:
-    """Read JSON strictly: no duplicate keys, no NaN or Infinity, any wrong input is a `FormatError`."""
+def parse_json(raw: bytes, where: str, *, flat: bool = False) -> Any:
+    """Read JSON strictly: no duplicate keys, no NaN or Infinity, any wrong input is a `FormatError`.
+
+    In a `flat` table of tables no call for each of them is needed: every key brings a colon, so if there are as many
+    keys as colons, none was there twice.
+    """
     try:
+        if flat:
+            table = json.loads(raw, parse_constant=_refuse)
+            if _num_keys(table) == raw.count(b":"):
+                return table
         return json.loads(raw, object_pairs_hook=_unique, parse_constant=_refuse)
     except (ValueError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(f"{where} is not valid JSON: {str(error)[:200]}") from None
+
+
+def _num_keys(table: Any) -> int:
+    """Return the number of keys of a dict of dicts, -1 for anything else."""
+    if type(table) is not dict or not all(type(entry) is dict for entry in table.values()):
+        return -1
+    return len(table) + sum(map(len, table.values()))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -169,7 +188,7 @@ def parse_header(raw: bytes, data_size: int, where: str) -> tuple[list[Block], d
 
     The tensors must fill `data_size` bytes without a hole or an overlap: that bounds memory by the size of the file.
     """
-    table = parse_json(raw, f"{where}: the header")
+    table = parse_json(raw, f"{where}: the header", flat=True)
     if not isinstance(table, dict):
         raise FormatError(f"{where}: the header must be a JSON object, got {type(table).__name__}.")
     metadata = table.pop("__metadata__", {})
@@ -228,7 +247,7 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e]|[\"\\]")
 def header_name(path: Sequence[object], taken: set[str]) -> str:
     """Return the name of a tensor for people and foreign readers: its path joined with dots, made unique ASCII."""
     name = ".".join(map(str, path))
-    if not name.isascii() or _UNPRINTABLE.search(name):
+    if not (name.isascii() and name.isprintable()) or '"' in name or "\\" in name:
         name = _UNPRINTABLE.sub("_", name)
     name = name[:512]
     if name.startswith("__") or not name:

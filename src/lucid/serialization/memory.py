@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import mmap
+import sys
 from collections.abc import Iterator
 
 BLOCK = 1 << 20  # bytes handled at a time: small enough to be hashed while still in the cache of the core
@@ -30,10 +31,13 @@ _view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, c
 )
 
 
+# A slice of one view of everything takes a third of the time of a call for each view.
+_EVERYTHING: memoryview = _view(1, sys.maxsize, _WRITABLE)
+
+
 def view(address: int, size: int) -> memoryview:
     """Return a writable view of `size` bytes of memory; the caller keeps their owner alive."""
-    made: memoryview = _view(address, size, _WRITABLE)
-    return made
+    return _EVERYTHING[address - 1 : address - 1 + size]
 
 
 def copy(target: int, source: int, size: int) -> None:

@@ -53,11 +53,12 @@ def tensor_slot(tensor: torch.Tensor, path: tuple[object, ...]) -> Slot | None:
             shape, contiguous = tuple(tensor.shape), tensor.is_contiguous()
         elif is_permuted(shape, stride):
             extras = {"stride": list(stride)}
-    form = dtypes.stored_form(tensor.dtype, shape)
-    if form is None:
-        return None
-    code, stored_shape = form
-    if tensor.dtype not in dtypes.DIRECT:
+    code, stored_shape = dtypes.DIRECT.get(tensor.dtype), shape
+    if code is None:
+        form = dtypes.stored_form(tensor.dtype, shape)
+        if form is None:
+            return None
+        code, stored_shape = form
         extras = {**(extras or {}), "dt": dtypes.name_of(tensor.dtype), "shape": list(shape)}
     device = "cpu" if tensor.is_cpu else str(tensor.device)
     direct = contiguous and device == "cpu" and not tensor.is_conj() and not tensor.is_neg()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from lucid.errors import ConfigError, SaveFailedError
+from lucid.errors import ConfigError, LucidError, SaveFailedError
 from lucid.serialization import system
 from lucid.serialization.plan import Plan
 from lucid.serialization.sources import Data
@@ -125,7 +125,12 @@ def write_text(path: Path, text: str) -> None:
 
 def _write_url(url: str, plan: Plan, data: Data) -> None:
     system, path = file_system(url, skip_instance_cache=True)  # a transaction belongs to one writer
-    with system.transaction:  # the object appears when this ends, whole or not at all
-        file = system.open(path, "wb")
-        write_stream(plan, data, file)
-        file.close()
+    try:
+        with system.transaction:  # the object appears when this ends, whole or not at all
+            file = system.open(path, "wb")
+            write_stream(plan, data, file)
+            file.close()
+    except (OSError, LucidError, MemoryError):
+        raise
+    except Exception as error:  # every storage has its own; what failed is one and the same to retries and policy
+        raise OSError(errno.EIO, f"{type(error).__name__}: {error}") from error
