@@ -43,3 +43,12 @@ def test_a_folder_below_a_file_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="must be a folder that can be written"):
         make_folder(tmp_path / "file" / "run")
+
+
+def test_an_address_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """s3://bucket/run does not quietly become a folder named s3: here."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="run_dir must be a folder of this machine, got 's3:/bucket/run'"):
+        make_folder(Path("s3://bucket/run"))
+    assert list(tmp_path.iterdir()) == []
+    assert make_folder(Path("a:b/run")).is_dir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +19,13 @@ def make_folder(folder: Path) -> Path:
     """Make the folder and those above it; return it.
 
     Raises:
-        ConfigError: if it cannot be made.
+        ConfigError: if it cannot be made, or is the address of another kind of storage.
     """
+    if re.match(r"[A-Za-z][\w+.-]+:/", str(folder)):  # a path has one slash of the two
+        raise ConfigError(
+            f"run_dir must be a folder of this machine, got {str(folder)!r}: records are written to it line by line. "
+            "Train into a folder and copy it; checkpoints alone go to such an address with lucid.serialization.Store."
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
