@@ -1,8 +1,9 @@
-"""Models of timm and torchvision through the command: trained on a folder of images, broken off, used."""
+"""Models of timm and torchvision through the command: trained on a folder of images, broken off, used, ejected."""
 
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 import numpy
@@ -53,6 +54,16 @@ def test_model_answers_from_its_checkpoint(lucid: Lucid, words: list[str], image
     assert answer == {
         "row": str(picture), "answer": "xyz"[int(best.indices)], "probability": round(float(best.values), 4)
     }  # fmt: skip
+
+
+def test_ejected_file_gives_the_same_bits(lucid: Lucid, words: list[str]) -> None:
+    """With the library's own call in it."""
+    assert lucid("train", *words)[0] == 0
+    assert lucid("eject", *words[:-2], "--out", "plain.py")[::2] == (0, "")
+    runpy.run_path("plain.py", run_name="__main__")
+    found = torch.load("last.pt", weights_only=True)
+    wanted = library.load(max(Path("run/checkpoints").glob("*.lcs")))["model"]
+    assert [name for name in wanted if not torch.equal(found[name], wanted[name])] == []
 
 
 def flat(tree: object) -> object:

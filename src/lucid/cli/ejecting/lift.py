@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 _ERRORS = re.compile(r"\b(DataError|ConfigError)\b")
 
@@ -23,6 +25,19 @@ class Code:
         """Return both, one after the other."""
         parts = [part for part in (self.text.strip("\n"), other.text.strip("\n")) if part]
         return Code(self.imports | other.imports, "\n\n\n".join(parts) + "\n")
+
+
+def literal(value: Any) -> str:
+    """Return a plain value as Python source, its texts in double quotes."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{literal(key)}: {literal(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(literal, value)) + "]"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(literal, value)) + ("," if len(value) == 1 else "") + ")"
+    return repr(value)
 
 
 def code(text: str, *imports: str) -> Code:

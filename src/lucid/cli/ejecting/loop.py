@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lucid.cli.ejecting.choices import Choices, Lines, autocast_text, count_text, metric_of
-from lucid.cli.ejecting.data import split_test
-from lucid.cli.ejecting.lift import Code
+from lucid.cli.ejecting.choices import Choices, Lines, autocast_text, count_text, user_step
+from lucid.cli.ejecting.judging import target_std
+from lucid.cli.ejecting.lift import Code, literal
 from lucid.config import TrainConfig
 from lucid.errors import ConfigError
 
@@ -20,22 +20,27 @@ def check(choices: Choices) -> None:
     train = choices.train
     if train.max_time is not None:
         raise ConfigError(
-            "lucid eject: train.max_time ends a run by the clock, which gives no certain bits. Remove it."
+            "lucid eject: train.max_time ends a run by the clock, so that no two runs need to end at one step. Leave "
+            "it out, or say train.max_steps."
         )
-    monitor = train.monitor or "eval/loss"
-    if monitor != "eval/loss" and not choices.is_user_step and metric_of(monitor) is None:
-        raise ConfigError(f"lucid eject knows no plain form of train.monitor = {monitor!r}. Use eval/loss.")
-    if choices.is_user_step and choices.has_eval:
-        raise ConfigError("lucid eject with a train_step of your own needs data.validation = 0: how to judge is yours.")
-    if choices.schedule == "plateau" and not choices.has_eval:
-        raise ConfigError("scheduler.name = 'plateau' needs rows for validation.")
+    if train.spike_factor is not None:
+        raise ConfigError("lucid eject has no plain form of train.spike_factor. Leave it out: NaN and inf are found.")
+    known = ["eval/loss", *(f"eval/{name}" for name in choices.built.task.metrics)]
+    if train.monitor not in (None, *known):
+        raise ConfigError(f"train.monitor must be one of {', '.join(known)}, got {train.monitor!r}.")
+    if not choices.has_eval:
+        for setting in ("scheduler.name = 'plateau'", "train.patience", "train.monitor"):
+            is_set = choices.schedule == "plateau" if setting[0] == "s" else getattr(train, setting.partition(".")[2])
+            if is_set:
+                raise ConfigError(f"{setting} needs rows for validation, and an eval_step that gives their loss.")
 
 
 def constants(choices: Choices) -> Code:
     """Return the settings at the top of the file."""
-    config, train = choices.built.config, choices.train
+    config, train, loading = choices.built.config, choices.train, choices.loading
     lines = Lines()
-    lines.add(0, f"SEED = {train.seed}", f"DEVICE = {str(choices.built.trainer.device)!r}", f"EPOCHS = {train.epochs}")
+    device = literal(str(choices.built.trainer.device))
+    lines.add(0, f"SEED = {train.seed}", f"DEVICE = {device}", f"EPOCHS = {train.epochs}")
     if train.max_steps is not None:
         lines.add(0, f"MAX_STEPS = {train.max_steps}")
     lines.add(0, f"BATCH_SIZE = {config.data.batch_size}")
@@ -48,15 +53,21 @@ def constants(choices: Choices) -> Code:
     if train.ema_decay is not None:
         lines.add(0, f"EMA_DECAY = {train.ema_decay!r}")
     if train.patience:
-        lines.add(0, f"PATIENCE = {train.patience}")
-    split = (config.data.validation, split_test(config), config.data.split_seed)
-    lines.add(0, "VALIDATION, TEST, SPLIT_SEED = " + ", ".join(map(repr, split)))
-    return Code({"import hashlib", "import torch", "import torch.nn.functional as F"}, lines.text())
+        lines.add(0, f"PATIENCE = {train.patience}  # evaluations without a better one")
+    if (std := target_std(choices)) is not None:
+        lines.add(0, f"TARGET_STD = {std}  # of the training rows: the error in the target's own unit")
+    if loading.is_split:
+        shares = [0.0 if part in loading.own else getattr(config.data, part) for part in ("validation", "test")]
+        lines.add(0, f"VALIDATION, TEST = {shares[0]!r}, {shares[1]!r}  # shares of the rows")
+        if loading.is_shuffled:
+            lines.add(0, f"SPLIT_SEED = {config.data.split_seed}")
+    return Code({"import hashlib", "import torch"}, lines.text())
 
 
 def main(choices: Choices) -> Code:
     """Return the loop."""
     lines = Lines()
+    _finish(lines, choices)
     _set_up(lines, choices)
     _epoch(lines, choices)
     imports: set[str] = set()
@@ -66,6 +77,28 @@ def main(choices: Choices) -> Code:
     return Code(imports, lines.text())
 
 
+def _finish(lines: Lines, choices: Choices) -> None:
+    kept = [*(["best"] if choices.has_eval else []), *(["average"] if _has_average(choices) else [])]
+    given, words = ["model", *kept, *(["test"] if choices.has_test else [])], "Keep the weights"
+    words += ", and judge the best on rows that had no say." if choices.has_test else "."
+    lines.add(0, f"def finish({', '.join(given)}):", f'    """{words}"""')
+    lines.add(1, 'torch.save(model.state_dict(), "last.pt")')
+    lines.add(1, *(f'torch.save({name}, "{name}.pt")' for name in kept))
+    if choices.has_test:
+        lines.add(1, "if best is not None:", "    model.load_state_dict(best)")
+        lines.add(1, 'print(*(f"test {name} {value:.4f}" for name, value in evaluate(model, test).items()), sep="  ")')
+    lines.add(0, "", "")
+
+
+def _end(choices: Choices) -> list[str]:
+    given = ["model", *(["best_weights"] if choices.has_eval else []), *(["average"] if _has_average(choices) else [])]
+    return [f"finish({', '.join([*given, *(['test'] if choices.has_test else [])])})", "return"]
+
+
+def _has_average(choices: Choices) -> bool:
+    return choices.train.ema_decay is not None
+
+
 def _set_up(lines: Lines, choices: Choices) -> None:
     train = choices.train
     lines.add(0, "def main():")
@@ -73,18 +106,22 @@ def _set_up(lines: Lines, choices: Choices) -> None:
         lines.add(1, "torch.use_deterministic_algorithms(True)")
     if train.threads is not None:
         lines.add(1, f"torch.set_num_threads({train.threads})")
-    lines.add(1, "seed_all(SEED)", "train, validation, test = load_data()")
-    if not choices.in_memory:
+    seed = "torch.manual_seed({})" if choices.is_all_ours else "seed_all({})"
+    parts = f"train, {'validation' if choices.has_eval else '_'}, {'test' if choices.has_test else '_'}"
+    lines.add(1, seed.format("SEED"), f"{parts} = load_data()")
+    if choices.loading.draws == "all":
         lines.add(1, "seed_all(SEED)  # weights follow the seed, whatever the data drew")
-    lines.add(1, "model = make_model()", "optimizer = make_optimizer(model)", "model.to(DEVICE)", "model.train()")
+    lines.add(1, "model = make_model().to(DEVICE)", "optimizer = make_optimizer(model)")
+    if not choices.built.model.training:
+        lines.add(1, "model.train()")
     lines.add(1, 'parameters = [p for group in optimizer.param_groups for p in group["params"]]')
     if train.compile:
         lines.add(1, "model.compile()")
     if choices.mode == "fp16":
-        lines.add(1, f"scaler = torch.amp.GradScaler({choices.built.trainer.device.type!r})")
-    if train.ema_decay is not None:
+        lines.add(1, f"scaler = torch.amp.GradScaler({literal(choices.built.trainer.device.type)})")
+    if _has_average(choices):
         lines.add(1, "average = {name: p.detach().clone() for name, p in model.named_parameters()}")
-    length = "len(train[0])" if choices.in_memory else "len(train)"
+    length = "len(train[0])" if choices.loading.in_memory else "len(train)"
     batches = f"{length} // BATCH_SIZE" if choices.built.config.data.drop_last else f"-(-{length} // BATCH_SIZE)"
     lines.add(1, f"batches = {batches}")
     steps = "EPOCHS * batches"
@@ -92,19 +129,20 @@ def _set_up(lines: Lines, choices: Choices) -> None:
         steps = "EPOCHS * -(-batches // ACCUMULATION)"
     lines.add(1, f"total_steps = {steps if train.max_steps is None else f'min({steps}, MAX_STEPS)'}")
     _set_up_schedule(lines, choices)
-    if choices.needs_best:
-        worst = "inf" if train.monitor_mode == "min" else "-inf"
-        lines.add(1, f'best, best_weights, since_best = float("{worst}"), None, 0')
-    lines.add(1, 'seed_all(derive(SEED, "train"))  # dropout', "step = 0")
+    if choices.has_eval:
+        lines.add(1, f'best, best_weights = float("{"inf" if train.monitor_mode == "min" else "-inf"}"), None')
+        if train.patience:
+            lines.add(1, "since_best = 0")
+    lines.add(1, seed.format('derive(SEED, "train")') + "  # dropout", "step = 0")
 
 
 def _set_up_schedule(lines: Lines, choices: Choices) -> None:
     name, options = choices.schedule, choices.built.config.scheduler.options
     if name == "none":
         return
-    arguments = "".join(f", {key}={value!r}" for key, value in options.items())
+    arguments = "".join(f", {key}={literal(value)}" for key, value in options.items())
     if name == "plateau":
-        mode = "" if "mode" in options else f", mode={choices.train.monitor_mode!r}"
+        mode = "" if "mode" in options else f", mode={literal(choices.train.monitor_mode)}"
         lines.add(1, f"scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer{mode}{arguments})")
     elif ":" in name:
         lines.add(1, f"scheduler = {name.replace(':', '.')}(optimizer, total_steps{arguments})")
@@ -115,7 +153,7 @@ def _set_up_schedule(lines: Lines, choices: Choices) -> None:
 def _epoch(lines: Lines, choices: Choices) -> None:
     train = choices.train
     lines.add(1, "for epoch in range(EPOCHS):")
-    length = "len(train[0])" if choices.in_memory else "len(train)"
+    length = "len(train[0])" if choices.loading.in_memory else "len(train)"
     lines.add(2, 'generator = torch.Generator().manual_seed(derive(SEED, "order", epoch, -1))')
     lines.add(2, f"order = torch.randperm({length}, generator=generator).split(BATCH_SIZE)[:batches]")
     if train.gradient_accumulation_steps > 1:
@@ -123,35 +161,28 @@ def _epoch(lines: Lines, choices: Choices) -> None:
         _window(lines, choices)
         ended = "first + ACCUMULATION >= batches"
     else:
-        lines.add(2, "for batch, rows in enumerate(order):")
+        counts = "epoch" in (train.log_every, train.eval_every if choices.has_eval else "")
+        lines.add(2, "for batch, rows in enumerate(order):" if counts else "for rows in order:")
         _batch(lines, choices)
         ended = "batch + 1 == batches"
     _update(lines, choices)
     lines.add(3, "step += 1")
     if train.ema_decay is not None:
-        lines.add(3, "if good:", "    ema(average, model)")
+        lines.add(3, "if good:")
+        lines.add(4, "ema(average, model)")
     _after(lines, choices, ended)
     lines.add(3, "if step == total_steps:")
-    lines.add(4, *_end(choices), "return")
-
-
-def _end(choices: Choices) -> list[str]:
-    rows = ['torch.save(model.state_dict(), "last.pt")']
-    if choices.needs_best:
-        rows.append('torch.save(best_weights, "best.pt")')
-    if choices.train.ema_decay is not None:
-        rows.append('torch.save(average, "average.pt")')
-    return rows
+    lines.add(4, *_end(choices))
 
 
 def _forward(choices: Choices) -> list[str]:
     if choices.is_user_step:
-        return [f"loss = {choices.built.config.task.replace(':', '.')}(model, [x, y])"]
+        return user_step(choices.step_form, f"{choices.built.config.task.replace(':', '.')}(model, [x, y])")
     return ["loss = loss_of(model(x), y)"]
 
 
 def _take(choices: Choices) -> str:
-    return "x, y = take(train, rows)" if choices.in_memory else "x, y = take(train, rows, SEED, epoch)"
+    return f"x, y = take(train, rows{', SEED, epoch' if choices.loading.draws else ''})"
 
 
 def _rates(lines: Lines, choices: Choices) -> None:
@@ -174,6 +205,7 @@ def _batch(lines: Lines, choices: Choices) -> None:
 def _window(lines: Lines, choices: Choices) -> None:
     _rates(lines, choices)
     count = "len(y)" if choices.is_user_step else count_text(choices)
+    count = "count" if choices.step_form == "sum" else count
     lines.add(3, "optimizer.zero_grad()", "counts, probe = [], 0")
     lines.add(3, "for rows in order[first : first + ACCUMULATION]:")
     lines.add(4, _take(choices))
@@ -241,19 +273,20 @@ def _after(lines: Lines, choices: Choices, ended: str) -> None:
     if not choices.has_eval:
         return
     lines.add(3, f"if {_due(train.eval_every, ended)}:")
-    if train.ema_decay is not None:
+    if _has_average(choices):
         lines.add(4, "raw = swap(model, average)")
-    lines.add(4, "eval_loss, accuracy = evaluate(model, validation)")
-    if train.ema_decay is not None:
+    lines.add(4, "values = evaluate(model, validation)")
+    lines.add(4, 'print(f"step {step}", *(f"eval {name} {value:.4f}" for name, value in values.items()), sep="  ")')
+    if train.patience:
+        lines.add(4, "since_best += 1")
+    value = f"values[{literal(choices.monitor)}]"
+    lines.add(4, f"if {value} {'<' if train.monitor_mode == 'min' else '>'} best:")
+    lines.add(5, f"best, best_weights = {value}, {{name: t.clone() for name, t in model.state_dict().items()}}")
+    if train.patience:
+        lines.add(5, "since_best = 0")
+    if _has_average(choices):
         lines.add(4, "swap(model, raw)")
-    lines.add(4, 'print(f"step {step}  eval loss {eval_loss:.4f}  accuracy {accuracy:.4f}")')
-    value = "accuracy" if metric_of(train.monitor or "eval/loss") == "accuracy" else "eval_loss"
-    better = "<" if train.monitor_mode == "min" else ">"
-    lines.add(4, "since_best += 1", f"if {value} {better} best:")
-    kept = "{**model.state_dict(), **average}" if train.ema_decay is not None else "model.state_dict()"
-    lines.add(5, f"best, since_best = {value}, 0", f"best_weights = {{name: t.clone() for name, t in {kept}.items()}}")
     if choices.schedule == "plateau":
         lines.add(4, f"scheduler.step({value})")
     if train.patience:
-        lines.add(4, "if since_best >= PATIENCE:")
-        lines.add(5, *_end(choices), "return")
+        lines.add(4, "if since_best == PATIENCE:", *(f"    {row}" for row in _end(choices)))

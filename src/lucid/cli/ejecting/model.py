@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from lucid import models
 from lucid.build import Built, bind_optimizer
-from lucid.cli.ejecting.lift import Code, code, lift
+from lucid.cli.ejecting.lift import Code, lift, literal
 from lucid.config.names import bind, import_object
 from lucid.errors import ConfigError
 
@@ -38,10 +39,10 @@ def _expression(built: Built) -> tuple[str, Code]:
     if library == "timm":
         channels = {"in_chans": data.input_shape[0]} if len(data.input_shape) == 3 else {}
         arguments = {"num_classes": data.num_outputs, **channels, **section.options}
-        return _call("timm.create_model", arguments, repr(rest)), Code({"import timm"})
+        return _call("timm.create_model", arguments, literal(rest)), Code({"import timm"})
     if library == "torchvision":
         arguments = {"num_classes": data.num_outputs, **section.options}
-        return _call("torchvision.models.get_model", arguments, repr(rest)), Code({"import torchvision"})
+        return _call("torchvision.models.get_model", arguments, literal(rest)), Code({"import torchvision"})
     if library == "transformers":
         return _transformers(rest, section.options, data.num_outputs)
     arguments = bind(import_object(section.name, "model.name"), section.options, "model.options", given)
@@ -61,7 +62,7 @@ def _transformers(name: str, options: dict[str, Any], num_outputs: int) -> tuple
 
 
 def _call(name: str, arguments: dict[str, Any], *first: str) -> str:
-    return f"{name}({', '.join([*first, *(f'{key}={value!r}' for key, value in arguments.items())])})"
+    return f"{name}({', '.join([*first, *(f'{key}={literal(value)}' for key, value in arguments.items())])})"
 
 
 def _weights(path: str, imports: set[str]) -> list[str]:
@@ -71,7 +72,7 @@ def _weights(path: str, imports: set[str]) -> list[str]:
             f"lucid export {path} weights.safetensors"
         )
     imports.add("from safetensors.torch import load_file")
-    return [f"model.load_state_dict(load_file({path!r}))", "return model"]
+    return [f"model.load_state_dict(load_file({literal(path)}))", "return model"]
 
 
 def optimizer_code(built: Built) -> Code:
@@ -103,18 +104,19 @@ def _rule(model: nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
     if not same:
         return None
     frozen = len(named) != sum(1 for _ in model.parameters())
-    condition = " if p.requires_grad" if frozen else ""
+    listed = "list(model.named_parameters())"
+    if frozen:
+        listed = "[(name, p) for name, p in model.named_parameters() if p.requires_grad]"
     decays = "weight_decay" in groups[0]
-    text = code(
-        f'''
-            """Biases and gains, which get no weight decay, and all other parameters."""
-            named = [(name, p) for name, p in model.named_parameters(){condition}]
-            plain = [p for name, p in named if p.dim() <= 1 or name.endswith("bias")]
-            others = [p for name, p in named if not (p.dim() <= 1 or name.endswith("bias"))]
-        '''
-    ).text
+    made = {
+        "plain": 'plain = [p for name, p in named if p.dim() <= 1 or name.endswith("bias")]',
+        "others": 'others = [p for name, p in named if not (p.dim() <= 1 or name.endswith("bias"))]',
+    }
+    used = [word for word, part in (("plain", plain), ("others", wide)) if part]
+    words = "Biases and gains, which get no weight decay, and all other parameters."
+    text = "\n".join([f'"""{words}"""', f"named = {listed}", *(made[word] for word in used)]) + "\n"
     lines = []
-    for group, word in zip(groups, [w for w, part in (("plain", plain), ("others", wide)) if part], strict=True):
+    for group, word in zip(groups, used, strict=True):
         decay = f', "weight_decay": {group["weight_decay"]!r}' if decays else ""
         lines.append(f'{{"params": {word}{decay}}}')
     return _indent(text + f"groups = [{', '.join(lines)}]\n")
@@ -123,13 +125,16 @@ def _rule(model: nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
 def _table(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Write the groups out, name by name."""
     names = {id(p): name for name, p in model.named_parameters()}
-    lines = ['"""Parameters with their own rate and decay."""', "named = dict(model.named_parameters())", "groups = ["]
+    lines = ['"""Parameters with their own rate and decay, by name."""', "groups = ["]
     for group in optimizer.param_groups:
-        members = ", ".join(f"named[{names[id(p)]!r}]" for p in group["params"])
+        members = ", ".join(literal(names[id(p)]) for p in group["params"])
         lr = group.get("initial_lr", group["lr"])
         decay = f', "weight_decay": {group["weight_decay"]!r}' if "weight_decay" in group else ""
-        lines.append(f'    {{"lr": {lr!r}{decay}, "params": [{members}]}},')
-    return _indent("\n".join([*lines, "]"]) + "\n")
+        row = f'    {{"lr": {lr!r}{decay}, "params": [{members}]}},'
+        lines += textwrap.wrap(row, 112, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
+    lines += ["]", "named = dict(model.named_parameters())", "for group in groups:"]
+    lines.append('    group["params"] = [named[name] for name in group["params"]]')
+    return _indent("\n".join(lines) + "\n")
 
 
 def _indent(text: str) -> str:

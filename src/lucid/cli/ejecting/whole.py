@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 
 from lucid.build import Built
-from lucid.cli.ejecting import choices, data, loop, model, pieces
+from lucid.cli.ejecting import data, loop, model, pieces
+from lucid.cli.ejecting.choices import Choices
 from lucid.cli.ejecting.lift import Code
+from lucid.datasets import SOURCES
 from lucid.errors import ConfigError
+from lucid.models import LIBRARIES
 
 TITLE = '''"""{name}: data {data}, model {model}, as plain PyTorch.
 
@@ -24,18 +27,16 @@ def eject_text(built: Built) -> str:
         ConfigError: something in the configuration has no plain form.
     """
     config = built.config
-    chosen = choices.Choices(built, in_memory=True)
     if not hasattr(built.data.train, "__len__"):
         raise ConfigError("lucid eject needs data with a length.")
-    data_code, chosen.in_memory = data.load(config, built.data.task)
+    chosen = Choices(built, data.load(built))
     loop.check(chosen)
     parts = [
         loop.constants(chosen),
-        data_code,
+        chosen.loading.code,
         model.model_code(built),
         model.optimizer_code(built),
         pieces.tools(chosen),
-        pieces.seeds_and_averages(chosen),
         loop.main(chosen),
     ]
     whole = sum(parts[1:], parts[0])
@@ -45,14 +46,31 @@ def eject_text(built: Built) -> str:
         model=config.model.name,
         best=", best.pt" if chosen.has_eval else "",
     )
-    return f"{title}\n{_imports(whole)}\n\n{whole.text}"
+    return f"{title}\n{_imports(whole, built)}\n{whole.text}"
 
 
-def _imports(whole: Code) -> str:
-    """Return the import lines: the standard library first, then the rest."""
-    inside = {line for line in whole.imports if line.split()[1].partition(".")[0] in sys.stdlib_module_names}
-    blocks = [sorted(lines, key=_order) for lines in (inside, whole.imports - inside)]
-    return "\n\n".join("\n".join(lines) for lines in blocks) + "\n"
+def _imports(whole: Code, built: Built) -> str:
+    """Return the import lines: the standard library first, the user's own modules last."""
+    config = built.config
+    sections = (config.data, config.model, config.optimizer, config.scheduler)
+    named = [config.task, config.loss, *(section.name for section in sections)]
+    own_modules = {name.partition(":")[0] for name in named if ":" in name} - {*SOURCES, *LIBRARIES}
+    lines = _merged(whole.imports)
+    inside = {line for line in lines if line.split()[1].partition(".")[0] in sys.stdlib_module_names}
+    own = {line for line in lines if line.split()[1] in own_modules}
+    blocks = [sorted(part, key=_order) for part in (inside, lines - inside - own, own) if part]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _merged(lines: set[str]) -> set[str]:
+    """Return the lines with all names from one module in one line."""
+    names: dict[str, set[str]] = {}
+    for line in lines:
+        if line.startswith("from"):
+            module, _, name = line.partition(" import ")
+            names.setdefault(module, set()).add(name)
+    merged = {f"{module} import {', '.join(sorted(found))}" for module, found in names.items()}
+    return merged | {line for line in lines if line.startswith("import")}
 
 
 def _order(line: str) -> tuple[bool, str]:
