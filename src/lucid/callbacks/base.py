@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from lucid.errors import CallbackError, LucidError
+from lucid.errors import CallbackError, ConfigError, LucidError, nearest
 from lucid.state import TrainState
 
 HOOKS = (
@@ -71,11 +71,16 @@ class Callbacks:
     """Calls the hooks of several callbacks in order.
 
     `callbacks.on_step_end(state)` runs only the callbacks that override the hook, worked out once.
+
+    Raises:
+        ConfigError: for a class in place of an object of it, and for a method that looks like a hook and is none.
     """
 
     def __init__(self, callbacks: Sequence[Any] = ()) -> None:
         self._all = list(callbacks)
         self._held: dict[str, Any] | None = None
+        for callback in self._all:
+            _check(callback)
         for hook in HOOKS:
             setattr(self, hook, _fan_out(hook, self._all))
 
@@ -86,17 +91,17 @@ class Callbacks:
         """Return the state of each callback that has any, by class name and place among its kind."""
         if self._held is not None:
             return self._held
-        return {
-            name: state
-            for name, callback in self._named()
-            if hasattr(callback, "state_dict") and (state := callback.state_dict())
-        }
+        found: dict[str, Any] = {}
+        for name, callback in self._named():
+            if hasattr(callback, "state_dict") and (state := _run(callback, "state_dict", callback.state_dict)):
+                found[name] = state
+        return found
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Give each callback its state back; a callback that is new keeps its own."""
         for name, callback in self._named():
             if name in state:
-                callback.load_state_dict(state[name])
+                _run(callback, "load_state_dict", callback.load_state_dict, state[name])
 
     @contextmanager
     def undone_unless(self, done: Callable[[], bool]) -> Iterator[None]:
@@ -120,6 +125,27 @@ class Callbacks:
         return named
 
 
+def _check(callback: Any) -> None:
+    kind = callback if isinstance(callback, type) else type(callback)
+    if kind is callback:
+        raise ConfigError(f"a callback must be an object, got the class {kind.__name__}: pass {kind.__name__}(...).")
+    for name in dir(kind):
+        if name.startswith("on_") and name not in HOOKS and callable(getattr(kind, name)):
+            raise ConfigError(
+                f"{kind.__name__}.{name} would never be called: the hooks are {', '.join(HOOKS)}.{nearest(name, HOOKS)}"
+            )
+
+
+def _run(callback: Any, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a method of a callback; an error in it names both."""
+    try:
+        return method(*arguments)
+    except LucidError:
+        raise
+    except Exception as error:
+        raise CallbackError(f"{type(callback).__name__}.{name} raised {type(error).__name__}: {error}") from error
+
+
 def _fan_out(hook: str, callbacks: Sequence[Any]) -> Callable[..., None]:
     methods = [
         (callback, getattr(callback, hook))
@@ -131,14 +157,7 @@ def _fan_out(hook: str, callbacks: Sequence[Any]) -> Callable[..., None]:
 
     def call(*arguments: Any) -> None:
         for callback, method in methods:
-            try:
-                method(*arguments)
-            except LucidError:
-                raise
-            except Exception as error:
-                raise CallbackError(
-                    f"{type(callback).__name__}.{hook} raised {type(error).__name__}: {error}"
-                ) from error
+            _run(callback, hook, method, *arguments)
 
     return call
 
