@@ -13,12 +13,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+import faults
 import lucid
 from faults import NanGradient
+from lucid.amp import GradScaler, Precision
 from lucid.errors import ReplayError
 from lucid.replay import replay
+from lucid.step import OVERFLOW, UNSURE
 
 BAD_ROW = 21
+
+
+class SteepGradient(torch.autograd.Function):
+    """Passes on its input; its gradient is as much too large for float16 as a high scale makes it."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, grad: Tensor) -> Tensor:
+        return grad * 2e4
 
 
 class Act(nn.Module):
@@ -41,6 +56,8 @@ class Layer(nn.Module):
         x = self.act(self.linear(x), fault)
         if fault == "backward":
             x = NanGradient.apply(x)
+        if fault == "steep":
+            x = SteepGradient.apply(x)
         x = self.drop(x)
         return x * math.inf if fault == "output" else x
 
@@ -169,6 +186,109 @@ def test_fp16_replays_with_its_scale(tmp_path: Path) -> None:
     """Under a scaler too the step has the recorded bits; overflow that the scaler mends leaves no bundle."""
     folder, make = fail(tmp_path, "output", 1, precision="fp16")
     assert replay(folder, make).is_exact
+
+
+@pytest.mark.parametrize(("fault", "words"), [("own backward", "a fault, no overflow"), ("steep", "no fault")])
+def test_fp16_tells_a_fault_from_an_overflow(tmp_path: Path, fault: str, words: str) -> None:
+    """A bad gradient at a scale that had held leaves a bundle; without the scale the replay sees which it was."""
+    settings = {"precision": "fp16", "epochs": 3, "non_finite": "raise", "gradient_accumulation_steps": 2}
+    folder, make = fail(tmp_path, fault, 1, **settings)
+    found = replay(folder, make)
+    assert found.reason == UNSURE
+    assert found.is_exact
+    assert (found.finding is None) == (fault == "steep")
+    if found.finding is not None:
+        assert (found.finding.kind, found.finding.module) == ("backward", "layers.1.act")
+    assert all(math.isfinite(norm) for _, norm in found.largest) == (fault == "steep")
+    assert found.verdict is not None
+    assert found.verdict.startswith(words)
+    assert f"\n{found.verdict}\n" in found.describe()
+
+
+def test_fp16_looks_again_at_the_same_step(tmp_path: Path) -> None:
+    """Without the scale the passes draw the same random numbers, and the norms are those of the window's mean."""
+    settings = {"precision": "fp16", "gradient_accumulation_steps": 2}
+    folder, make = fail(tmp_path, "steep", 1, **settings)
+    made, calls = make(), []
+    model = made[0].model
+    handle = model.register_forward_pre_hook(lambda _, inputs: calls.append((inputs[0], torch.get_rng_state())))
+    found = replay(folder, lambda: made)
+    handle.remove()
+    (first, second), (again, again_second) = calls[-4:-2], calls[-2:]
+    assert torch.equal(first[1], again[1])
+    assert torch.equal(second[1], again_second[1])
+    for parameter in model.parameters():
+        parameter.grad = None
+    for x, streams in (again, again_second):
+        torch.set_rng_state(streams)
+        with made[0].precision.autocast():
+            loss = F.mse_loss(model(x), x[:, :3].sum(1, keepdim=True))
+        (loss / 2).backward()
+    expected = dict(model.named_parameters())
+    assert found.largest == [(name, pytest.approx(float(expected[name].grad.norm()), rel=0.01)) for name, _ in found.largest]
+
+
+def test_fp16_leaves_room_for_faults_without_doubt(tmp_path: Path) -> None:
+    """Looking for the scale leaves no bundle; doubtful steps leave none beyond half of those that a run may leave."""
+
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        x, y = batch
+        return F.mse_loss(model(x), y) * (math.nan if (x[:, 3] == 31).any() else 1.0)
+
+    scaled = Precision("fp16", scaler=GradScaler("cpu", init_scale=2.0**14))
+    trainer = faults.make((1, 9, 17, 25), "nan gradient", train_step=step, run_dir=tmp_path, precision="fp16", epochs=2)
+    trainer.precision = scaled
+    trainer.fit(faults.loader())
+    reasons = [(r["step"], r["info"]["reason"]) for r in faults.records(tmp_path, "skip")]
+    assert [number for number, reason in reasons if reason == OVERFLOW] == [1, 9]
+    assert [number for number, reason in reasons if reason == UNSURE] == [3, 5, 7, 11, 13, 15]
+    assert sorted(int(path.name[5:]) for path in (tmp_path / "replay").iterdir()) == [3, 5, 7, 8, 16]
+
+
+class Root(nn.Module):
+    """Takes roots, also of what is below 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sqrt(x)
+
+
+class Compilable(nn.Module):
+    """Nothing in it depends on the data, so that forward, loss and backward can be one graph."""
+
+    def __init__(self, is_odd: bool) -> None:
+        super().__init__()
+        self.first, self.root, self.last = nn.Linear(3, 4), Root(), nn.Linear(4, 1)
+        self.is_odd = is_odd
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, rows = x[:, :3], x[:, 3:]
+        if self.is_odd and float(rows.sum()) < 0:  # a read, where a graph breaks
+            return x
+        return self.last(self.root(torch.where(rows == BAD_ROW, -1.0, torch.sigmoid(self.first(x)))))
+
+
+def compiled(is_odd: bool, run_dir: Path) -> Any:
+    """Return trainer and loader of a run that is compiled."""
+    torch.manual_seed(0)
+    model = Compilable(is_odd)
+    config = lucid.TrainConfig(epochs=1, device="cpu", compile=True, save_every=2)
+    optimizer = lucid.optim.AdamW(model.parameters(), lr=0.01)
+    return lucid.Trainer(model, optimizer, loss=F.mse_loss, config=config, run_dir=run_dir, reports=()), faults.loader()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("is_odd", [False, True])
+def test_a_compiled_step_is_replayed_and_its_module_named(tmp_path: Path, is_odd: bool) -> None:
+    """The step has the bits of the compiled run; the module is found in the same passes, as they are written."""
+    trainer, rows = compiled(is_odd, tmp_path)
+    trainer.fit(rows)
+    (folder,) = (tmp_path / "replay").iterdir()
+    found = replay(folder, lambda: compiled(is_odd, tmp_path))
+    assert found.is_exact
+    assert found.finding is not None
+    assert (found.finding.kind, found.finding.module, found.finding.tensor) == ("forward", "root", "output")
+    assert found.finding.micro_batch == 0
 
 
 @pytest.mark.parametrize("save_every", [0, 5])

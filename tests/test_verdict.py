@@ -19,6 +19,7 @@ from lucid import state, verdict
 from lucid.amp import GradScaler, Precision
 from lucid.errors import NonFiniteError
 from lucid.optim import veto
+from lucid.step import OVERFLOW, UNSURE
 from lucid.verdict import QueuedVerdict, Signal, Verdict, make_verdict
 
 CPU = torch.device("cpu")
@@ -155,17 +156,20 @@ def test_spikes_are_the_same(tmp_path: Path) -> None:
     assert [r["info"]["reason"][:11] for r in seen[3] if r["kind"] == "skip"] == ["spike: loss"] * 2
 
 
-def test_fp16_is_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("nan loss", "NaN or inf in loss or gradient"), ("nan gradient", UNSURE)]
+)  # fmt: skip
+def test_fp16_is_the_same(tmp_path: Path, fault: str, reason: str) -> None:
     """A scale that is too high is searched, and a true fault found, with the same scale after each step."""
 
     def scaled() -> Precision:
         return Precision("fp16", scaler=GradScaler("cpu", init_scale=2.0**22, growth_interval=3))
 
     seen = compare(
-        tmp_path, (25,), "nan loss", precision=scaled, optimizer=MAKERS["our AdamW"], max_skips=20, epochs=2, settles=16
+        tmp_path, (25,), fault, precision=scaled, optimizer=MAKERS["our AdamW"], max_skips=20, epochs=2, settles=16
     )
     reasons = [record["info"]["reason"] for record in seen[3] if record["kind"] == "skip"]
-    assert set(reasons) == {"gradient overflow in fp16", "NaN or inf in loss or gradient"}
+    assert set(reasons) == {OVERFLOW, reason}
     assert 0 < len(reasons) < 16
 
 

@@ -13,7 +13,7 @@ from lucid.bundle import Bundle, state_digest, streams_digest
 from lucid.errors import ConfigError, DataError, NonFiniteError
 from lucid.loop import after_step, is_over
 from lucid.state import TrainState, unwrap
-from lucid.step import HARMLESS, OMITTED, StepResult
+from lucid.step import HARMLESS, OMITTED, UNSURE, StepResult
 from lucid.utils.data import Feed
 from lucid.windows import Window, windows
 
@@ -51,7 +51,7 @@ class Guard:
     def explain(self, state: TrainState, window: Window, result: StepResult) -> dict[str, Any]:
         """Return what is known of a step that was left out, and leave a bundle to replay it."""
         info = explain(self._session.feed, state, window, result)
-        if result.skipped not in HARMLESS and self._session.run_dir is not None:
+        if (result.skipped not in HARMLESS or result.skipped == UNSURE) and self._session.run_dir is not None:
             info |= self._leave_bundle(self._session.run_dir, state, window, result, info)
         return info
 
@@ -59,7 +59,8 @@ class Guard:
         self, run_dir: Path, state: TrainState, window: Window, result: StepResult, info: dict[str, Any]
     ) -> dict[str, Any]:
         folder = run_dir / "replay" / f"step-{state.step:08d}"
-        if not folder.exists() and folder.parent.is_dir() and len(list(folder.parent.iterdir())) >= _MAX_BUNDLES:
+        most = _MAX_BUNDLES // 2 if result.skipped == UNSURE else _MAX_BUNDLES
+        if not folder.exists() and folder.parent.is_dir() and len(list(folder.parent.iterdir())) >= most:
             return {}
         session = self._session
         entry = None

@@ -5,27 +5,29 @@ run the steps that lead to the bad one, in the ordinary loop
 compare the state with the bundle's digest
 run the bad step with a probe on every module
 compare loss, norm and random streams with what the run recorded
+compiled, or perhaps an overflow in fp16?  the probe looks at its passes as they are written, the loss not scaled
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lucid import changes
+from lucid import changes, rng
 from lucid.bundle import Bundle, state_digest, streams_digest
 from lucid.errors import ReplayError
-from lucid.loop import Step, fit
+from lucid.loop import fit
+from lucid.pieces import cut, joined
 from lucid.probe import Finding, Probe
 from lucid.serialization import load
 from lucid.state import TrainState, unwrap
-from lucid.step import StepResult
+from lucid.step import UNSURE, StepResult, TrainStep
 from lucid.trainer import Trainer
 from lucid.windows import Window
 
@@ -53,6 +55,15 @@ class Replay:
         """Whether the step was the recorded one in every bit."""
         return not self.differs
 
+    @property
+    def verdict(self) -> str | None:
+        """Whether a step that may have been an overflow in fp16 was one, in words; None if it was none for sure."""
+        if self.reason != UNSURE:
+            return None
+        if self.finding is None:
+            return "no fault: without the scale every gradient is finite, the scale was too high"
+        return "a fault, no overflow: it is there without the scale, too"
+
     def describe(self) -> str:
         """Return the result as a few lines of text."""
         lines = [f"step {self.step}: {self.reason}", f"rows {self.rows}" if self.rows else "rows have no numbers"]
@@ -61,7 +72,10 @@ class Replay:
             lines.append(f"first NaN or inf: {self.finding.describe()}")
         else:
             named = ", ".join(f"{name} ({norm:.4g})" for name, norm in self.largest)
-            lines.append(f"no output or gradient holds NaN or inf, a norm may overflow; largest norms: {named}")
+            what = "no output or gradient holds NaN or inf, a norm may overflow; " if self.verdict is None else ""
+            lines.append(f"{what}largest norms: {named}")
+        if self.verdict is not None:
+            lines.append(self.verdict)
         same = "the replayed step has the same bits as the recorded one"
         lines.append(same if self.is_exact else f"not the recorded step, these differ: {', '.join(self.differs)}")
         return "\n".join(lines)
@@ -88,7 +102,7 @@ def replay(bundle: str | Path | Bundle, build: Build) -> Replay:
         bundle = Bundle.read(bundle)
     trainer, train_loader, *rest = build()
     _without_traces(trainer)
-    step = _ProbedStep(trainer.step(), bundle)
+    step = _ProbedStep(trainer, bundle)
     with trainer.session(train_loader, rest[0] if rest else None) as session:
         state = session.state
         _check_same_run(bundle, session.compared)
@@ -130,8 +144,10 @@ class _Reached(Exception):  # noqa: N818 - no error
 class _ProbedStep:
     """A step that watches the modules at the bundle's step, and leaves the loop after it."""
 
-    def __init__(self, step: Step, bundle: Bundle) -> None:
-        self._step, self._bundle = step, bundle
+    def __init__(self, trainer: Trainer, bundle: Bundle) -> None:
+        self._step, self._bundle = trainer.step(), bundle
+        self._passes = TrainStep(trainer.forward)
+        self._is_compiled = trainer.config.compile
         self.result: Replay | None = None
 
     def __call__(self, state: TrainState, window: Window) -> StepResult:
@@ -143,17 +159,34 @@ class _ProbedStep:
             differs.append("weights or optimizer before the step")
         if (window.epoch, window.start, len(window.batches)) != (bundle.epoch, bundle.start, bundle.num_batches):
             differs.append("rows")
-        with Probe(unwrap(state.model), window) as probe:
+        streams, looks_again = rng.capture(), self._is_compiled or bundle.reason == UNSURE
+        # A compiled model does not run the probe's hooks, or does not compile with them.
+        with nullcontext() if looks_again else Probe(unwrap(state.model), window) as probe:
             result = self._step(state, window)
         loss, norm = float(result.loss), float(result.grad_norm)
         differs += ["loss"] * (not _same(loss, bundle.loss)) + ["gradient norm"] * (not _same(norm, bundle.grad_norm))
         if streams_digest() != bundle.streams_digest:
             differs.append("random streams after the step")
+        finding = self._look_again(state, window, streams) if probe is None else probe.finding(result.micro_losses)
         self.result = Replay(
-            bundle.step, bundle.reason, probe.finding(result.micro_losses), differs, loss, norm, bundle.rows,
-            _largest_gradients(state),
+            bundle.step, bundle.reason, finding, differs, loss, norm, bundle.rows, _largest_gradients(state)
         )  # fmt: skip
         raise _Reached
+
+    def _look_again(self, state: TrainState, window: Window, streams: dict[str, Any]) -> Finding | None:
+        """Run the passes of the step that was left out as they are written: not compiled, the loss not scaled."""
+        for parameter in state.parameters():
+            parameter.grad = None
+        if state.precision.scaler is not None:
+            state.precision.scaler.load_state_dict({**state.precision.scaler.state_dict(), "scale": 1.0})
+        rng.restore(streams)
+        eagerly = torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext()
+        with eagerly, Probe(unwrap(state.model), window) as probe:
+            tally = self._passes.gradients(state, cut(window, state.progress.halvings))
+        _, _, correction = tally.result()
+        if correction is not None:
+            torch._foreach_mul_([p.grad for p in state.parameters() if p.grad is not None], correction)
+        return probe.finding(joined(tally.losses, window, state.progress.halvings))
 
 
 def _same(one: float, other: float) -> bool:

@@ -29,8 +29,9 @@ Forward = Callable[[nn.Module, Any], Loss]
 # Why steps are left out that were no fault: no policy but "skip" applies to them.
 EMPTY = "no valid target in the window"
 OVERFLOW = "gradient overflow in fp16"
+UNSURE = "gradient overflow in fp16, or a fault: the step before was good at the same scale"
 OMITTED = "its window is left out since the run went back to a checkpoint"
-HARMLESS = (EMPTY, OVERFLOW, OMITTED)
+HARMLESS = (EMPTY, OVERFLOW, UNSURE, OMITTED)
 
 
 @dataclass(slots=True)
@@ -113,5 +114,5 @@ def _why(state: TrainState, tally: Tally, loss: Tensor) -> str:
         return EMPTY
     scaler = state.precision.scaler
     if scaler is not None and torch.isfinite(loss) and scaler.get_scale() > 1 and not state.watch.spike():
-        return OVERFLOW  # the scale was too high: the scaler lowers it
+        return UNSURE if scaler.has_held() else OVERFLOW  # the scale was too high: the scaler lowers it
     return state.watch.spike() or "NaN or inf in loss or gradient"

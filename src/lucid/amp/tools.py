@@ -87,6 +87,10 @@ class GradScaler(torch.amp.GradScaler):
         """Whether a gradient was checked since the last update; without one, torch's `update` fails an assertion."""
         return self.is_enabled() and any(s["found_inf_per_device"] for s in self._per_optimizer_states.values())
 
+    def has_held(self) -> bool:
+        """Whether the step before was good at this very scale (a host read)."""
+        return self.is_enabled() and self._get_growth_tracker() > 0
+
     def state_dict(self) -> dict[str, Any]:
         """Return the scale and its counters; of a disabled scaler, the state it was given, or an empty dictionary."""
         return super().state_dict() if self.is_enabled() else dict(self._kept)
