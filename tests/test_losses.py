@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,3 +172,21 @@ def test_a_dict_of_losses_is_summed_and_each_is_logged() -> None:
     both, one = as_loss(parts), as_loss({"loss": torch.tensor(5.0), **parts})
     assert (float(both.value), both.terms, sorted(both.parts or {})) == (3.0, None, ["a", "b"])
     assert (float(one.value), sorted(one.parts or {})) == (5.0, ["a", "b"])
+
+
+def test_labels_without_an_output_are_named_with_their_row() -> None:
+    """A model that computes its own loss is asked how many classes it has, before it fails in a kernel."""
+    model = Fixed(None)
+    model.config = SimpleNamespace(num_labels=2, problem_type=None)  # type: ignore[assignment]
+    with pytest.raises(LossError, match=r"in \[0, 2\) as the model has 2 outputs, got 5 in row 1 of the batch"):
+        Supervised(None)(model, {"labels": torch.tensor([0, 5, -100])})
+    model.config.problem_type = "regression"  # type: ignore[union-attr]
+    with pytest.raises(LossError, match=r"returned no `\.loss`"):
+        Supervised(None)(model, {"labels": torch.tensor([0, 5])})
+
+
+def test_a_part_cannot_take_the_place_of_a_value_of_the_record() -> None:
+    """train/grad_norm is the gradient's norm, whatever a train_step calls its losses."""
+    loss = torch.ones((), requires_grad=True)
+    with pytest.raises(LossError, match=r"must not be named 'grad_norm', as a record has its own"):
+        UserStep(lambda model, batch: {"loss": loss, "grad_norm": loss})(nn.Linear(1, 1), None)

@@ -228,6 +228,8 @@ def test_what_is_no_metric_is_an_error(metric: Any, text: str) -> None:
         ),
         (lambda: metrics.accuracy(torch.ones(2), torch.ones(2)), r"One logit per row: stack it to two"),
         (lambda: metrics.mean_absolute_error(torch.ones(2, 1), torch.ones(2)), r"got \(2, 1\) and \(2,\)"),
+        (lambda: metrics.mean_squared_error(torch.ones(2, 1), torch.ones(2)), r"got \(2, 1\) and \(2,\)"),
+        (lambda: metrics.top_k(1)(torch.ones(2, 3), torch.ones(2, 1)), r"top_k\(1\) needs output \(N, C"),
         (lambda: metrics.R2().update(torch.ones(2, 1), torch.ones(2)), r"R2 needs output and target of one shape"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 from pathlib import Path
@@ -16,6 +17,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import lucid
 from lucid.errors import ConfigError, DataError, LossError
+from lucid.records.words import number
+from lucid.report import ConsoleReport
 
 
 class Tiny:
@@ -199,6 +202,39 @@ def test_the_plan_is_what_happens(num_rows: int, batch_size: int, accumulate: in
     assert trainer.state is not None
     assert trainer.state.schedulers[0].last_epoch == total
     assert lrs[-1] == pytest.approx(0.1 / 25 / 1e4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "step", "hint"),
+    [({}, 9, "epochs (3)"), ({"max_steps": 5}, 5, "max_steps (5)"), ({"patience": 1, "mode": "max"}, 4, "patience (1)")],
+)
+def test_finished_run_that_is_started_again_says_so_once(
+    tmp_path: Path, settings: dict[str, Any], step: int, hint: str
+) -> None:
+    """One line with what was reached and how to go on; where records go, and nowhere else."""
+    by_trainer(tmp_path, **settings)
+    tiny, out = Tiny(), io.StringIO()
+    trainer = tiny.trainer(
+        config=lucid.TrainConfig(**{**SETTINGS, **settings}), run_dir=tmp_path, reports=[ConsoleReport("plain", out)]
+    )
+    result = trainer.fit(tiny.train_loader, tiny.eval_loader)
+    assert out.getvalue() == (
+        f"run {tmp_path} is finished at step {step} (best eval/loss {number(result.best)}), nothing was trained. "
+        f"To go on, raise {hint}; for a new run, choose another run_dir.\n"
+    )
+
+
+def test_finished_loop_that_is_started_again_says_so_once(tmp_path: Path) -> None:
+    """A loop of one's own runs no step, and tells why."""
+    by_run(tmp_path)
+    tiny, out = Tiny(), io.StringIO()
+    run = lucid.Run(
+        tiny.model, tiny.optimizer, tiny.train_loader, scheduler=tiny.scheduler, run_dir=tmp_path,
+        reports=[ConsoleReport("plain", out)], config=lucid.TrainConfig(**SETTINGS),
+    )  # fmt: skip
+    assert list(run) == []
+    assert out.getvalue().startswith(f"run {tmp_path} is finished at step 9 (best eval/loss ")
+    assert out.getvalue().count("\n") == 1
 
 
 def test_the_same_folder_again_says_done(tmp_path: Path) -> None:
@@ -421,3 +457,10 @@ def test_what_waits_for_a_monitor_must_get_one() -> None:
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(tiny.optimizer)
     with pytest.raises(ConfigError, match=r"train\.monitor must be one of eval/mae, got 'eval/loss'"):
         fit(tiny, None, tiny.eval_loader, scheduler=plateau, **blind)
+
+
+def test_a_metric_cannot_take_the_place_of_the_loss() -> None:
+    """A metric named loss would be monitored in the loss's place, with the wrong direction."""
+    tiny = Tiny()
+    with pytest.raises(ConfigError, match='a metric must not be named "loss"'):
+        lucid.evaluate(tiny.model, tiny.eval_loader, {"loss": lucid.metrics.accuracy}, loss=F.mse_loss)

@@ -11,7 +11,7 @@ from torch import nn
 
 from lucid import rng
 from lucid.amp import Precision
-from lucid.errors import DataError
+from lucid.errors import ConfigError, DataError
 from lucid.loss_rules import Count
 from lucid.losses import Loss, Output, Supervised
 from lucid.metrics import MetricSet
@@ -55,6 +55,7 @@ def evaluate(
         "eval/<name>" for each metric, and "eval/loss" where there is a loss.
 
     Raises:
+        ConfigError: if a metric is named "loss", which is the loss's own name.
         DataError: if the loader yields nothing.
         Interrupted: if `should_stop` said so.
 
@@ -67,6 +68,8 @@ def evaluate(
     precision = precision or Precision("fp32")
     if not isinstance(loader, Feed):
         loader = Feed(loader, seed=0, device=_device(model, device), role="eval")
+    if "loss" in (metrics or {}):
+        raise ConfigError('a metric must not be named "loss": "eval/loss" is the loss. Give it another name.')
     meters = MetricSet(metrics or {})
     meters.reset()  # an object may hold the evaluation before, or part of one that was left
 

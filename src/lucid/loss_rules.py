@@ -152,6 +152,15 @@ def check_fit(loss: Any, output: Any, target: Any) -> None:
         )
 
 
+def check_labels(model: nn.Module, labels: Any) -> None:
+    """Raise `LossError` for class numbers that a transformers model has no output for, with their row."""
+    config = getattr(model, "config", None)
+    classes, kind = getattr(config, "num_labels", None), getattr(config, "problem_type", None)
+    is_numbers = isinstance(labels, Tensor) and labels.dim() == 1 and not labels.is_floating_point()
+    if is_numbers and isinstance(classes, int) and classes > 1 and kind in (None, "single_label_classification"):
+        _check_numbers(labels, classes, -100)
+
+
 def _check_classes(known: _Known, output: Tensor, target: Tensor, got: str) -> None:
     if not output.is_floating_point():
         raise LossError(f"{known.name} takes floating-point outputs, one per class, got {got}.")
@@ -196,7 +205,11 @@ def _check_range(known: _Known, output: Tensor, target: Tensor) -> None:
             f"weight must have one number per class of {known.name}, got {tuple(known.weight.shape)} for a model with "
             f"{classes} outputs."
         )
-    wrong = ((target < 0) | (target >= classes)) & (target != known.ignore_index)
+    _check_numbers(target, classes, known.ignore_index)
+
+
+def _check_numbers(target: Tensor, classes: int, ignore_index: int) -> None:
+    wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
     if wrong.any():
         row = int(wrong.nonzero()[0][0])
         raise LossError(

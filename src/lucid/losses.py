@@ -14,7 +14,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from lucid.errors import LossError
-from lucid.loss_rules import Count, check_fit, count_rule, label_count
+from lucid.loss_rules import Count, check_fit, check_labels, count_rule, label_count
+
+RESERVED = {"grad_norm", "lr", "skipped_steps", "rows", "rows_per_second"}
+"""Names below `train/` in a record that are not for losses."""
 
 
 @dataclass(slots=True)
@@ -79,6 +82,7 @@ class Supervised:
 
     def _first(self, model: nn.Module, batch: Any) -> Loss:
         if isinstance(batch, Mapping):
+            check_labels(model, batch.get("labels"))
             found = self._own_loss(model, batch).loss
             if found is None:
                 raise LossError(
@@ -186,8 +190,11 @@ def _joint(parts: dict[str, Loss]) -> Loss:
 
 
 def checked(loss: Loss) -> Loss:
-    """Raise `LossError` unless the loss is a 0-d tensor with a graph."""
+    """Raise `LossError` unless the loss is a 0-d tensor with a graph, and its parts have names of their own."""
     value = loss.value
+    taken = sorted(RESERVED & set(loss.parts or ()))
+    if taken:
+        raise LossError(f"a loss in the dict of train_step must not be named {taken[0]!r}, as a record has its own.")
     if not isinstance(value, Tensor):
         raise LossError(f"the loss must be a 0-d tensor, got {type(value).__name__}.")
     if value.dim() != 0:

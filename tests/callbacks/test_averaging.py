@@ -109,12 +109,12 @@ def test_ema_is_the_formula() -> None:
 
 
 def test_swa_is_the_mean() -> None:
-    """From step 5 every second step counts, all alike; before it evaluations see the raw weights."""
-    average = SWA(5, every=2)
+    """From step 5 every third step counts, all alike; before it evaluations see the raw weights."""
+    average = SWA(5, every=3)
     trainer, watch = make(average)
     fit(trainer)
-    counted = [watch.steps[step - 1] for step in range(5, 17, 2)]
-    assert average.num_averaged == 6
+    counted = [watch.steps[step - 1] for step in range(5, 17, 3)]
+    assert average.num_averaged == 4
     for name, value in average.average.items():
         torch.testing.assert_close(value, torch.stack([w[name] for w in counted]).mean(0), rtol=1e-6, atol=1e-6)
     assert same(watch.evals[0], watch.steps[2])
