@@ -7,7 +7,8 @@
 | how is it read back? | `handle.py`, `reader.py`, `records.py`, `chunks.py`, `nodes.py`, `decode.py` |
 | how do bytes reach the disk, whole or not at all? | `writer.py`, `sources.py`, `storage.py` |
 | which verbs are there? | `files.py`, `restore.py`, `examine.py`, `interchange.py` |
-| which checkpoint is the newest, the best, kept? | `store.py`, `catalog.py`, `retention.py`, `folder.py`, `lock.py` |
+| which checkpoint is the newest, the best, kept? | `store.py`, `catalog.py`, `retention.py`, `upkeep.py` |
+| where do they lie? | `folder.py`, `lock.py` |
 | what are the tensors of a wrapped model called? | `modules.py` |
 """
 

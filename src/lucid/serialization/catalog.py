@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from lucid.errors import CheckpointError
+from lucid.errors import CheckpointError, ChecksumError, TruncatedError
 from lucid.serialization.decode import Decoder, decoding
 from lucid.serialization.folder import Folder, Stamp
 from lucid.serialization.reader import Reader
 from lucid.serialization.retention import Entry
 
+Result = TypeVar("Result")
 _NAME = re.compile(r"step-(\d{8,18})(-\d+)?\.lcs")
 
 
@@ -26,6 +29,7 @@ class Catalog:
     def __init__(self, folder: Folder, run_id: str) -> None:
         self._folder, self._run_id = folder, run_id
         self._known: dict[str, tuple[Stamp, Entry | str | None]] = {}
+        self._is_seen = False
 
     def update(self) -> None:
         """Look at the folder again; only files that are new or changed are opened."""
@@ -34,7 +38,7 @@ class Catalog:
             if _NAME.fullmatch(name):
                 before = self._known.get(name)
                 known[name] = before if before and before[0] == stamp else (stamp, self._open(name))
-        self._known = known
+        self._known, self._is_seen = known, True
 
     def entries(self) -> list[Entry]:
         """Return this run's checkpoints that open, by step."""
@@ -50,23 +54,28 @@ class Catalog:
         """Return the checkpoints of other runs."""
         return [self._folder.path / name for name, (_, item) in self._known.items() if item is None]
 
-    def refuse(self, entry: Entry, reason: str) -> None:
-        """Remember that a file that opens has broken data."""
-        stamp, _ = self._known[entry.path.name]
-        self._known[entry.path.name] = (stamp, reason)
+    def first(self, entries: Sequence[Entry], attempt: Callable[[Entry], Result]) -> tuple[Entry, Result] | None:
+        """Return the first entry that `attempt` can read, and what it gave; those it cannot are refused from now on."""
+        for entry in entries:
+            try:
+                return entry, attempt(entry)
+            except (ChecksumError, TruncatedError, OSError) as error:
+                stamp, _ = self._known[entry.path.name]
+                self._known[entry.path.name] = (stamp, str(error))
+        return None
 
     def free_name(self, step: int) -> str:
         """Return the name for a step: that of this run's own file, else one that no file has.
 
         Files of other runs and broken ones are never written over.
         """
-        number = 1
-        while True:
-            name = file_name(step, number)
-            known = self._known.get(name)
-            if known is None or isinstance(known[1], Entry):
-                return name
-            number += 1
+        if not self._is_seen:
+            self.update()
+        return next(name for number in count(1) if self.is_free(name := file_name(step, number)))
+
+    def is_free(self, name: str) -> bool:
+        """Say whether no file has this name but perhaps one of this run, which may be written over."""
+        return name not in self._known or isinstance(self._known[name][1], Entry)
 
     def _open(self, name: str) -> Entry | str | None:
         try:

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from lucid.serialization.reader import Reader
 from lucid.serialization.restore import load_into
 from lucid.serialization.retention import Entry, Mode, Retention, ranked
 from lucid.serialization.sources import Arena, Data, TensorData
+from lucid.serialization.upkeep import Upkeep
 
 __all__ = ["Entry", "Store"]
 
@@ -84,16 +85,16 @@ class Store:
             raise ConfigError(
                 f'mode must be "min" or "max" and on_error "continue" or "stop", got {mode!r}, {on_error!r}.'
             )
-        self._retention = Retention(keep_last, keep_every, keep_best, mode)
+        retention = Retention(keep_last, keep_every, keep_best, mode)
         self._on_error, self._retries, self._types = on_error, retries, tuple(types)
         self.run_id = run_id
         self._folder = open_folder(folder)
         self._catalog = Catalog(self._folder, run_id)
+        self._upkeep = Upkeep(self._folder, self._catalog, retention)
         self._arena = Arena() if asynchronous else None
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._notes: list[str] = []
-        self._pointers: dict[str, str] = {}
         self._closed = False
 
     def __enter__(self) -> Store:
@@ -111,7 +112,7 @@ class Store:
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
-    def save(self, tree: Any, step: int, value: float | None = None, meta: dict[str, Any] | None = None) -> None:
+    def save(self, tree: Any, step: int, value: float | None = None, meta: dict[str, Any] | None = None) -> Path:
         """Save the state as it is at this moment; later changes of its tensors do not reach the file.
 
         Waits until the save before is durable, then copies and returns; with `asynchronous=False` writes before it
@@ -123,6 +124,9 @@ class Store:
             value: the monitored value. None or NaN: never the best.
             meta: small plain values that `entries()` gives back.
 
+        Returns:
+            Where the checkpoint will be.
+
         Raises:
             UnsupportedTypeError: something in the state cannot be stored.
             SaveFailedError: the save before failed and `on_error` is "stop".
@@ -133,14 +137,17 @@ class Store:
         score = None if value is None or math.isnan(value) else float(value)
         note = {"run_id": self.run_id, "step": int(step), "value": score, "meta": meta or {}}
         plan = make_plan(tree, types=self._types, meta=note)
+        name = self._catalog.free_name(int(step))
         if self._arena is None:
-            self._write(plan, TensorData(plan), int(step))
+            self._write(plan, TensorData(plan), int(step), name)
             self._settle()
-            return
-        self._arena.take(plan)
-        # Not a daemon: the interpreter waits for it, so a save that has begun gets durable.
-        self._writer = threading.Thread(target=self._write, args=(plan, self._arena, int(step)), name="lucid-save")
-        self._writer.start()
+        else:
+            self._arena.take(plan)
+            # Not a daemon: the interpreter waits for it, so a save that has begun gets durable.
+            work = (plan, self._arena, int(step), name)
+            self._writer = threading.Thread(target=self._write, args=work, name="lucid-save")
+            self._writer.start()
+        return self._folder.path / name
 
     def wait(self) -> None:
         """Block until the last save is durable.
@@ -178,36 +185,16 @@ class Store:
             self._writer.join()
             self._writer = None  # only now: an interrupt while waiting must not make us forget it
 
-    def _write(self, plan: Plan, data: Data, step: int) -> None:
+    def _write(self, plan: Plan, data: Data, step: int, name: str) -> None:
         """Make one checkpoint durable, then pointers, then retention. Runs in the writer's thread; never raises."""
         try:
             self._catalog.update()
-            self._folder.write(self._catalog.free_name(step), plan, data, self._retries)
-            self._catalog.update()
-            entries = self._catalog.entries()
-            doomed = self._retention.to_delete(entries)
-            self._point([entry for entry in entries if entry not in doomed])
-            self._delete(doomed)
+            if not self._catalog.is_free(name):  # another run took it just now
+                name = self._catalog.free_name(step)
+            self._folder.write(name, plan, data, self._retries)
+            self._notes += self._upkeep.after_a_save()
         except BaseException as error:  # told to the caller by the next call
             self._failure = error
-
-    def _point(self, entries: list[Entry]) -> None:
-        best = ranked(entries, self._retention.mode)
-        for name, entry in (("last", entries[-1]), ("best", best[0] if best else None)):
-            if entry is None or self._pointers.get(name) == entry.path.name:
-                continue
-            try:
-                self._folder.write_text(name, entry.path.name + "\n")
-                self._pointers[name] = entry.path.name
-            except OSError as error:
-                self._notes.append(f"{self._folder.path / name}: the pointer could not be written: {error}.")
-
-    def _delete(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            try:
-                self._folder.delete(entry.path.name)
-            except OSError as error:
-                self._notes.append(f"{entry.path}: an old checkpoint could not be deleted: {error}. Delete it by hand.")
 
     # --- finding and loading ---------------------------------------------------------------------------------------
 
@@ -240,17 +227,11 @@ class Store:
 
     def best(self) -> Entry | None:
         """Return the checkpoint with the best value whose every byte is right, or None."""
-        return self._first_good(ranked(self.entries(), self._retention.mode))
+        return self._first_good(ranked(self.entries(), self._upkeep.retention.mode))
 
     def _first_good(self, entries: list[Entry]) -> Entry | None:
-        for entry in entries:
-            try:
-                with Reader(entry.url or entry.path) as reader:
-                    reader.chunks.verify()
-                return entry
-            except (CheckpointError, OSError) as error:
-                self._catalog.refuse(entry, str(error))
-        return None
+        found = self._catalog.first(entries, _verify)
+        return None if found is None else found[0]
 
     def _updated(self) -> Catalog:
         self._join()  # what is being written counts, and the catalog is the writer's meanwhile
@@ -264,3 +245,44 @@ class Store:
     def load_into(self, entry: Entry, tree: Any, *, select: str | None = None, strict: bool = True) -> Any:
         """Read a checkpoint into the tensors of `tree`; see `lucid.serialization.load_into`."""
         return load_into(entry.url or entry.path, tree, select=select, strict=strict, types=self._types)
+
+    def restore(self, tree: Any = None, before: Callable[[Entry], object] | None = None) -> tuple[Entry, Any] | None:
+        """Read the newest good checkpoint into the tensors of `tree`: `latest` and `load_into` with one reading.
+
+        A file that turns out broken is passed over and listed in `refused`; the next older one fills the same tensors.
+        Only the oldest is verified before it is read: nothing could take its place.
+
+        Args:
+            tree: as `load_into` has it; None: everything is loaded fresh.
+            before: called with each checkpoint before it is read; what it raises is passed on.
+
+        Returns:
+            The checkpoint and its state. None if there is no good one; `tree` is then as it was.
+
+        Raises:
+            MismatchError: the checkpoint does not fit `tree`; nothing has been touched.
+            CheckpointError: none is good, and a broken one has overwritten tensors of `tree`.
+        """
+        entries = list(reversed(self.entries()))
+        tried: list[Entry] = []
+
+        def attempt(entry: Entry) -> Any:
+            if before is not None:
+                before(entry)
+            if entry is entries[-1] and tree is not None:
+                _verify(entry)
+            tried.append(entry)
+            return self.load_into(entry, tree)
+
+        found = self._catalog.first(entries, attempt)
+        if found is None and tried and tree is not None:
+            raise CheckpointError(
+                f"{self.folder} must hold a good checkpoint, got {len(entries)} broken ones, of which "
+                f"{tried[-1].path.name} has overwritten the live state. Move them away to begin anew."
+            )
+        return found
+
+
+def _verify(entry: Entry) -> None:
+    with Reader(entry.url or entry.path) as reader:
+        reader.chunks.verify()
