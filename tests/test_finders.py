@@ -161,6 +161,14 @@ def test_the_largest_batch_is_found_to_the_row(limit: int) -> None:
     }[limit]  # fmt: skip
 
 
+def test_a_model_with_batch_norm_has_a_largest_batch() -> None:
+    """It cannot train on one row, which is no lack of memory."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    rows = DataLoader(TensorDataset(torch.randn(8, 3), torch.zeros(8, 1)), batch_size=4)
+    trainer = lucid.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), F.mse_loss, reports=())
+    assert list(batch_size_find(trainer, rows, max_batch_size=16).tried) == [2, 4, 8, 16]
+
+
 def test_nothing_of_a_trial_is_held() -> None:
     """After the search no activation of any trial is alive, those of the failed ones included."""
     trainer = make(20)

@@ -134,9 +134,11 @@ def batch_size_find(trainer: Trainer, train_loader: Any, *, max_batch_size: int 
         if not pieces.is_divisible(batch):
             raise DataError("batch_size_find needs batches whose tensors all have one row for each row of the batch.")
         tried: dict[int, bool] = {}
-        fits, size = 0, 1
+        fits, size = 0, min(2, max_batch_size)  # one row alone is no batch for BatchNorm: only where two do not fit
         while size <= max_batch_size and _fits(state, step, batch, size, tried):
             fits, size = size, min(2 * size, max_batch_size) if size < max_batch_size else max_batch_size + 1
+        if not fits and size > 1 and _fits(state, step, batch, 1, tried):
+            fits = 1
         if not fits:
             raise torch.OutOfMemoryError("not even one row fits into memory.")
         above = min([n for n, ok in tried.items() if not ok], default=fits + 1)

@@ -98,6 +98,16 @@ def test_predict_names_rows_that_do_not_fit(lucid: Lucid, run: str, name: str) -
     assert (code, name in err) == (2, True)
 
 
+def test_predict_numbers_labels_without_names(lucid: Lucid, tmp_path: Path) -> None:
+    """Several labels a row from arrays, which have none: their columns stand for them."""
+    x = numpy.random.default_rng(0).normal(size=(40, 2)).astype("float32")
+    numpy.savez("rows.npz", x=x, y=(x > 0).astype("int64"))
+    words = ("--model.name", "mlp", "--train.epochs", "30", "--console", "quiet", "--run_dir", "run")
+    assert lucid("train", "--data.name", "npz:rows.npz", *words)[0] == 0
+    answers = [json.loads(line)["answer"] for line in lucid("predict", "run", "rows.npz", "--json")[1].splitlines()]
+    assert {"", "0", "1", "0 1"} == set(answers)
+
+
 def test_inspect_shows_a_run_and_a_file(lucid: Lucid, run: str) -> None:
     """One line per checkpoint; every tensor of one."""
     out = lucid("inspect", run)[1]

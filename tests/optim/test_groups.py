@@ -86,6 +86,8 @@ def test_patterns_scale_the_rate_and_the_first_counts() -> None:
     [
         ({"layer_decay": 0.5}, r"needs lr=... for layer_decay and lr_by_pattern"),
         ({"lr_by_pattern": {"a": 1.0}}, r"needs lr=..."),
+        ({"lr": 1.0, "layer_decay": 2}, r"layer_decay must lie above 0 and be at most 1, got 2"),
+        ({"lr": 1.0, "lr_by_pattern": "a"}, r"lr_by_pattern must be a mapping of patterns to factors, got 'a'"),
         ({"lr": 1.0, "lr_by_pattern": {"head": 1.0}}, r"lr_by_pattern 'head' fits no trainable parameter.*'token'"),
     ],
 )

@@ -152,9 +152,8 @@ def _answers(trained: Trained, output: torch.Tensor) -> list[dict[str, Any]]:
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return [{"answer": meta["class_names"][index], "probability": round(p, 4)} for index, p in pairs]
     if meta["task"] == "multilabel":
-        said = [
-            [n for n, p in zip(meta["class_names"], row, strict=True) if p > 0.5] for row in output.sigmoid().tolist()
-        ]
+        labels = meta["class_names"] or [str(number) for number in range(output.shape[1])]
+        said = [[n for n, p in zip(labels, row, strict=True) if p > 0.5] for row in output.sigmoid().tolist()]
         return [{"answer": " ".join(names)} for names in said]
     scaler = meta["transform_state"].get("target_scaler")
     values = Scaler.from_dict(scaler).undo(output) if scaler else output

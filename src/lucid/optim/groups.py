@@ -58,6 +58,10 @@ def param_groups(
         raise ConfigError(f"{type(model).__name__} has no trainable parameter: all have requires_grad=False, or none.")
     if lr is None and (layer_decay is not None or lr_by_pattern):
         raise ConfigError("param_groups needs lr=... for layer_decay and lr_by_pattern: they scale it.")
+    if layer_decay is not None and not 0 < layer_decay <= 1:
+        raise ConfigError(f"layer_decay must lie above 0 and be at most 1, got {layer_decay!r}.")
+    if lr_by_pattern is not None and not isinstance(lr_by_pattern, Mapping):
+        raise ConfigError(f"lr_by_pattern must be a mapping of patterns to factors, got {lr_by_pattern!r}.")
     scales = _scales([name for name, _ in named], layer_decay, lr_by_pattern or {})
     plain = _plain_parameters(model) if no_decay is is_bias_or_norm else set()
     groups: dict[tuple[float, bool], dict[str, Any]] = {}
