@@ -123,6 +123,75 @@ def test_another_error_of_the_model_comes_through() -> None:
     assert len(trainer.model.sizes) == 1
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.LayerNorm])
+def test_the_warning_names_batch_norm(norm: Any) -> None:
+    """Where pieces change what is computed, the warning says so, and promises the same gradient only where it stays."""
+    trainer = make(4)
+    trainer.model.norm = norm(4)
+    trainer.optimizers = (torch.optim.SGD(trainer.model.parameters(), lr=0.1),)
+    with pytest.warns(RuntimeWarning) as caught:
+        trainer.fit(DataLoader(rows(8), batch_size=8))
+    (said,) = [str(warning.message) for warning in caught]
+    assert ("BatchNorm sees fewer of them at once" in said) == (norm is nn.BatchNorm1d)
+    assert ("the same gradient in more time" in said) == (norm is nn.LayerNorm)
+
+
+class Heavy(torch.autograd.Function):
+    """Passes on its input; its backward pass runs out of memory above 4 rows."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, grad: Tensor) -> Tensor:
+        if len(grad) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return grad
+
+
+def by_hand(folder: Path, heavy_from: int = 0, goes_on: bool = False) -> nn.Module:
+    """Train in a hand-written loop whose backward passes run out of memory from a step on."""
+    torch.manual_seed(0)
+    model = Limited()
+    run = lucid.Run(
+        model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), DataLoader(rows(), batch_size=8),
+        config=lucid.TrainConfig(epochs=1, device="cpu", save_every=1, gradient_accumulation_steps=2), run_dir=folder,
+        reports=(),
+    )  # fmt: skip
+    for x, y in run:
+        output = model(x)
+        if run.state.step >= heavy_from and len(model.sizes) % 2 == 0:
+            output = Heavy.apply(output)
+        try:
+            run.step(F.mse_loss(output, y))
+        except torch.OutOfMemoryError:
+            if not goes_on:
+                raise
+    return model
+
+
+def test_hand_written_loop_says_what_to_do(tmp_path: Path) -> None:
+    """The error names the step and the cure; the trainer goes on in the same folder, with no row twice or left out."""
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate") as caught:
+        by_hand(tmp_path, heavy_from=1)
+    (note,) = caught.value.__notes__
+    assert note.startswith("Lucid: step 2 ran out of memory with 8 rows at once")
+    assert "gradient_accumulation_steps larger" in note
+    trainer = make(4, run_dir=tmp_path, gradient_accumulation_steps=2, changes="accept")
+    with pytest.warns(RuntimeWarning, match="step 2: out of memory with 8 rows"):
+        assert trainer.fit(DataLoader(rows(), batch_size=8)).step == 2
+    plain = make(gradient_accumulation_steps=2)
+    plain.fit(DataLoader(rows(), batch_size=8))
+    torch.testing.assert_close(weights(trainer), weights(plain), rtol=1e-6, atol=1e-6)
+
+
+def test_hand_written_loop_does_not_go_on_with_half_a_window(tmp_path: Path) -> None:
+    """A loop that catches the error cannot finish the window: part of a gradient may be there."""
+    with pytest.raises(lucid.errors.LossError, match="2 were given, 0 losses came"):
+        by_hand(tmp_path, goes_on=True)
+
+
 def test_out_of_memory_in_evaluation_does_not_touch_training() -> None:
     """The evaluation's batch is halved for itself: training keeps its micro-batches, the metric is the same."""
     plain, tight = make(), make(eval_rows=3)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lucid.state import TrainState
 from lucid.windows import Window, num_rows
@@ -53,10 +54,16 @@ def halve(state: TrainState, window: Window, error: BaseException) -> bool:
         parameter.grad = None
     state.buffers.restore()
     state.progress.halvings += 1
+    changed = "the same gradient in more time"
+    if any(isinstance(module, _BatchNorm) and module.training for module in state.model.modules()):
+        changed = (
+            "the same rows in more time, but BatchNorm sees fewer of them at once: gradient and running averages are "
+            "no longer those of the whole micro-batch"
+        )
     warnings.warn(
         f"step {state.step + 1}: out of memory with {largest} rows at once. Each micro-batch is from now on taken in "
-        f"{2 * pieces} pieces: the same gradient in more time. Settings of batch_size and gradient_accumulation_steps "
-        "that say so save the attempt.",
+        f"{2 * pieces} pieces: {changed}. Settings of batch_size and gradient_accumulation_steps that say so save the "
+        "attempt.",
         RuntimeWarning,
         stacklevel=2,
     )

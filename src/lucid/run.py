@@ -21,6 +21,7 @@ from lucid.loop import count as count_step
 from lucid.loop import evaluate as evaluate_now
 from lucid.loss_rules import Count
 from lucid.losses import Loss, Supervised, checked
+from lucid.pieces import is_out_of_memory
 from lucid.session import Result, Session
 from lucid.state import TrainState
 from lucid.step import TrainStep, update
@@ -28,12 +29,23 @@ from lucid.tally import Tally
 from lucid.trainer import Trainer
 from lucid.windows import Window
 
+_OUT_OF_MEMORY = (
+    "Lucid: step {step} ran out of memory with {rows} rows at once, and in a hand-written loop the micro-batch is "
+    "yours. Make batch_size smaller and gradient_accumulation_steps larger by the same factor, in a new run_dir: the "
+    "gradient stays. Or go on in this one with Trainer(..., train_step=), which halves micro-batches by itself."
+)
+
 
 class Run:
     """Iterates over a loader's micro-batches, moved to the device, counted, resumed, and saved when due.
 
     The loop calls `step(loss)` once for each micro-batch. At the end of a window that clips, updates and schedules. For
     the same settings the weights are bit for bit those of `Trainer.fit`.
+
+    Memory is the loop's: the forward pass is not the run's to repeat, so a micro-batch that does not fit is not
+    halved as in `Trainer.fit`. The error ends the loop, nothing of its window is counted, and the last checkpoint
+    stands. A new run with smaller batches and more `gradient_accumulation_steps` has the same gradient; or
+    `Trainer.fit` with the loop's body as `train_step` goes on in the same `run_dir` and halves by itself.
 
     Args:
         model: any `nn.Module`; moved to the device in place.
@@ -120,11 +132,18 @@ class Run:
 
         Raises:
             LossError: if the loss is not a scalar with a graph, or there is no micro-batch in hand.
+            torch.OutOfMemoryError: if the backward pass does not fit; a note on the error says what to do.
         """
         tally = self._tally
         if tally is None or tally.is_full:
             raise LossError("run.step(loss) must be called once for each micro-batch that the run gives.")
-        self._trainer.precision.scale(tally.share(checked(Loss(loss, count)))).backward()
+        try:
+            self._trainer.precision.scale(tally.share(checked(Loss(loss, count)))).backward()
+        except (RuntimeError, MemoryError) as error:
+            self._tally = None  # a part of its gradient may be there: the window cannot be finished
+            if is_out_of_memory(error):
+                error.add_note(_OUT_OF_MEMORY.format(step=self.state.step + 1, rows=max(self._held.rows)))
+            raise
         if not tally.is_full:
             return False
         session = self._open
