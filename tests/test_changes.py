@@ -58,7 +58,7 @@ def test_a_finished_run_says_so(tmp_path: Path) -> None:
     first = fit(tmp_path)[0]
     before = (tmp_path / "records.jsonl").read_bytes()
     again = fit(tmp_path)[0]
-    assert (again.step, again.stopped, again.exit_code) == (first.step, "done", 0) == (16, "done", 0)
+    assert (again.step, again.stopped, again.exit_code) == (first.step, "finished", 0) == (16, "finished", 0)
     assert (tmp_path / "records.jsonl").read_bytes() == before
 
 

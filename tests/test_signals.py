@@ -125,7 +125,7 @@ def test_a_signal_at_any_moment(tmp_path: Path, name: str, place: str) -> None:
     again = Net()
     extra = [InSave(name)] if place == "save" else [_nothing()]
     result = fit(tmp_path / "broken", again, *extra, save_every=save_every)
-    assert result.stopped == "done"
+    assert result.stopped == "finished"
     assert torch.equal(again.weight, whole.weight)
     for kind in ("log", "eval"):
         steps = [
@@ -178,7 +178,7 @@ def test_a_signal_in_the_last_step_is_no_stop(tmp_path: Path) -> None:
     net.shots, net.skip = ["SIGTERM"], 7
     result = fit(tmp_path, net, evaluated=False)
     assert net.shots == []
-    assert (result.step, result.stopped, result.exit_code) == (8, "done", 0)
+    assert (result.step, result.stopped, result.exit_code) == (8, "finished", 0)
     assert [r.kind for r in read_records(tmp_path / "records.jsonl")][-1] == "end"
 
 
@@ -190,7 +190,7 @@ def test_a_signal_before_the_last_evaluation_leaves_it_for_the_resume(tmp_path: 
         fit(tmp_path, net)
     again = Net()
     again.shots, again.mode = ["SIGTERM"], True  # would be sent by any training step
-    assert fit(tmp_path, again).stopped == "done"
+    assert fit(tmp_path, again).stopped == "finished"
     assert again.shots == ["SIGTERM"]
 
 
@@ -229,7 +229,7 @@ def test_workers_do_not_inherit_the_handlers(tmp_path: Path, name: str) -> None:
     saves = [record.step for record in read_records(tmp_path / "records.jsonl") if record.kind == "save"]
     assert saves == [2]
     net, whole = Net(), Net()
-    assert fit(tmp_path, net, _nothing(), data=data).stopped == "done"
+    assert fit(tmp_path, net, _nothing(), data=data).stopped == "finished"
     fit(tmp_path / "whole", whole)
     assert torch.equal(net.weight, whole.weight)
 
@@ -325,7 +325,7 @@ def test_a_time_limit_reaches_into_a_validation(tmp_path: Path) -> None:
     with pytest.raises(Stopped, match="max_time"):
         fit(tmp_path, net, Endless(), max_time=1.0)
     release.append(True)
-    assert fit(tmp_path, Net(), Endless()).stopped == "done"
+    assert fit(tmp_path, Net(), Endless()).stopped == "finished"
     evals = [record.step for record in read_records(tmp_path / "records.jsonl") if record.kind == "eval"]
     assert evals == [2, 4, 6, 8]
 

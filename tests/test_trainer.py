@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import lucid
 from lucid.errors import ConfigError, DataError, LossError
+from lucid.records import read_records
+from lucid.records.outcome import outcome
 from lucid.records.words import number
 from lucid.report import ConsoleReport
 
@@ -119,7 +121,7 @@ def test_a_loop_may_go_on_after_an_evaluation_that_failed(tmp_path: Path) -> Non
         if run.eval_due:
             with contextlib.suppress(DataError):
                 run.evaluate(tiny.eval_loader, {"accuracy": lucid.metrics.accuracy})
-    assert (run.result.step, run.result.epoch, run.result.stopped) == (20, 2, "done")
+    assert (run.result.step, run.result.epoch, run.result.stopped) == (20, 2, "finished")
     assert [record["step"] for record in records(tmp_path, "save")] == [10, 20]
 
 
@@ -206,7 +208,11 @@ def test_the_plan_is_what_happens(num_rows: int, batch_size: int, accumulate: in
 
 @pytest.mark.parametrize(
     ("settings", "step", "hint"),
-    [({}, 9, "epochs (3)"), ({"max_steps": 5}, 5, "max_steps (5)"), ({"patience": 1, "mode": "max"}, 4, "patience (1)")],
+    [
+        ({}, 9, "epochs (3)"),
+        ({"max_steps": 5}, 5, "max_steps (5)"),
+        ({"patience": 1, "mode": "max"}, 4, "patience (1)"),
+    ],
 )
 def test_finished_run_that_is_started_again_says_so_once(
     tmp_path: Path, settings: dict[str, Any], step: int, hint: str
@@ -237,14 +243,30 @@ def test_finished_loop_that_is_started_again_says_so_once(tmp_path: Path) -> Non
     assert out.getvalue().count("\n") == 1
 
 
-def test_the_same_folder_again_says_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(ValueError("odd"), "failed: ValueError: odd"), (KeyboardInterrupt(), "interrupted: KeyboardInterrupt")],
+)
+def test_last_record_says_that_an_error_ended_the_run(tmp_path: Path, error: BaseException, said: str) -> None:
+    """An error is a failure; a second Ctrl-C is not."""
+
+    def fail(model: nn.Module, batch: Any) -> Any:
+        raise error
+
+    tiny = Tiny()
+    with pytest.raises(type(error)):
+        tiny.trainer(loss=None, train_step=fail, run_dir=tmp_path).fit(tiny.train_loader)
+    assert outcome(read_records(tmp_path / "records.jsonl")[-1]) == said
+
+
+def test_the_same_folder_again_trains_nothing(tmp_path: Path) -> None:
     """A finished run is not trained again, and its files stay as they are."""
     by_trainer(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     tiny = Tiny()
     trainer = tiny.trainer(config=lucid.TrainConfig(**SETTINGS), run_dir=tmp_path)
     result = trainer.fit(tiny.train_loader, tiny.eval_loader)
-    assert (result.step, result.stopped, result.exit_code) == (9, "done", 0)
+    assert (result.step, result.stopped, result.exit_code) == (9, "finished", 0)
     changed = {path.name for path, data in before.items() if path.read_bytes() != data}
     assert changed <= {"environment.json"}
 

@@ -68,7 +68,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert process.wait() == -9
     process.communicate()
     assert not (home / "runs/digits/checkpoints" / END).exists()
-    assert "Run digits is done: 120 steps, 3 epochs." in say(home, "lucid", *SHORT)
+    assert "Run digits finished: 120 steps, 3 epochs." in say(home, "lucid", *SHORT)
     return home
 
 

@@ -19,11 +19,12 @@ from lucid.errors import ConfigError
 from lucid.guard import Guard
 from lucid.loop import Services
 from lucid.plan import Plan
-from lucid.records import Record
+from lucid.records import Record, words
+from lucid.records.outcome import FINISHED
 from lucid.report import JsonlReport, Reports
 from lucid.run_folder import describe_run, make_folder
 from lucid.serialization import Store
-from lucid.signals import Deadline, Stopped, exit_code, listen
+from lucid.signals import EXIT_INTERRUPTED, Deadline, Stopped, exit_code, listen
 from lucid.state import TrainState, model_state
 from lucid.utils.data import Feed
 from lucid.windows import Window
@@ -33,8 +34,8 @@ from lucid.windows import Window
 class Result:
     """How a run ended.
 
-    `stopped` is "done", the reason of an early stop, or what interrupted the run; `exit_code` is 0 for a finished run,
-    130 after Ctrl-C and 75 for any other that wants to be started again.
+    `stopped` is "finished", the reason of an early stop, or what interrupted the run; `exit_code` is 0 for a finished
+    run, 130 after Ctrl-C and 75 for any other that wants to be started again.
     """
 
     step: int
@@ -143,7 +144,7 @@ class Session:
                 self._say_goodbye()
             elif not self.is_done:
                 with suppress(Exception):  # the error that ends the run is the one to see
-                    self.write("stop", info={"reason": f"{kind.__name__}: {error}".removesuffix(": ")})
+                    self.write("stop", info=_failure(kind, error))
         finally:
             self._stack.close()
 
@@ -151,7 +152,7 @@ class Session:
         """Return how the run stands."""
         state = self.state
         interrupted = state.interrupt is not None and not state.progress.finished
-        reason = (state.interrupt if interrupted else state.stop_reason) or "done"
+        reason = (state.interrupt if interrupted else state.stop_reason) or FINISHED
         return Result(
             state.progress.step,
             state.progress.epoch,
@@ -241,6 +242,7 @@ class Session:
             "changes": [change.accepted().to_dict() for change in found],
             "refused": [[str(path), reason] for path, reason in self.store.refused],
             **self.plan.to_dict(),
+            self.reports.tell(_finished_already(self.state, self.plan, self.run_dir))
             **self.facts,
         }
         self.write("resume", info=info)
@@ -311,6 +313,25 @@ class _TimeLimit(Callback):
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
+def _finished_already(state: TrainState, plan: Plan, run_dir: Path | None) -> str:
+    """Return what a run says that is started again although it is finished."""
+    monitor, step = state.config.monitor or "eval/loss", state.progress.step
+    reached = {name: value for name, value in state.metrics.items() if name != monitor}
+    if state.best.value is not None:
+        reached = {f"best {monitor}": state.best.value, **reached}
+    limit = f"epochs ({plan.epochs})"
+    if plan.max_steps is not None and step >= plan.max_steps:
+        limit = f"max_steps ({plan.max_steps})"
+    elif plan.total_steps is not None and step < plan.total_steps and state.config.patience:
+        limit = f"patience ({state.config.patience})"
+    return words.finished_already(str(run_dir), step, reached, limit)
+
+
+def _failure(kind: type[BaseException], error: BaseException | None) -> dict[str, Any]:
+    code = EXIT_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else 1
+    return {"reason": f"{kind.__name__}: {error}".removesuffix(": "), "exit_code": code}
+
+
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -30,7 +30,7 @@ class Stopped(SystemExit):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"stopped by {self.reason}; start the same run again to go on"
+        return f"interrupted by {self.reason}; start the same run again to go on"
 
 
 def exit_code(interrupt: str | None) -> int:

@@ -30,18 +30,22 @@ def test_train_leaves_a_run_and_says_where(lucid: Lucid, flowers: str) -> None:
     assert code == 0
     for name in ("config.toml", "environment.json", "records.jsonl", "report.html", "test.json", "checkpoints/last"):
         assert (RUN / name).is_file()
-    for line in ("Run flowers is done: 18 steps, 3 epochs.", "Test on 9 rows", "lucid predict runs/flowers ROWS.csv"):
+    for line in ("Run flowers finished: 18 steps, 3 epochs.", "Test on 9 rows", "lucid predict runs/flowers ROWS.csv"):
         assert line in out
     assert json.loads((RUN / "test.json").read_text())["rows"] == 9
 
 
-def test_train_again_says_that_the_run_is_done(lucid: Lucid, flowers: str) -> None:
-    """And trains nothing."""
+def test_train_again_says_once_that_the_run_is_finished(lucid: Lucid, flowers: str) -> None:
+    """With what was reached and how to go on; it trains nothing."""
     lucid("train", flowers, "--console", "quiet")
     before = (RUN / "records.jsonl").read_bytes(), steps()
     code, out, err = lucid("train", flowers, "--console", "plain")
     assert (code, err, before) == (0, "", ((RUN / "records.jsonl").read_bytes(), steps()))
-    assert "Run flowers was done already" in out
+    said = [line for line in out.splitlines() if "finished" in line]
+    assert len(said) == 1
+    assert said[0].startswith("run runs/flowers is finished at step 18 (best eval/loss ")
+    assert said[0].endswith("nothing was trained. To go on, raise epochs (3); for a new run, choose another run_dir.")
+    assert out.count("eval/loss") == 1
 
 
 def test_config_toml_starts_the_same_run(lucid: Lucid, flowers: str) -> None:
@@ -50,7 +54,7 @@ def test_config_toml_starts_the_same_run(lucid: Lucid, flowers: str) -> None:
     assert load(RUN / "config.toml", environ={}).train.max_grad_norm is None
     code, out, _ = lucid("train", str(RUN / "config.toml"), "--console", "plain")
     assert code == 0
-    assert "was done already" in out
+    assert "is finished at step 18" in out
 
 
 def test_quiet_and_json_print_what_they_say(lucid: Lucid, flowers: str) -> None:
@@ -115,7 +119,7 @@ def test_resume_trains_in_no_other_folder(lucid: Lucid, flowers: str) -> None:
 def test_ending_counts_and_names_what_lengthens_the_run(lucid: Lucid, flowers: str) -> None:
     """One step is no plural, and epochs do nothing where max_steps ends the run."""
     out = lucid("train", flowers, "--train.max_steps", "1", "--console", "plain")[1]
-    assert "Run flowers is done: 1 step, 0 epochs." in out
+    assert "Run flowers finished: 1 step, 0 epochs." in out
     assert "Predicts kind." in out
     assert "lucid resume runs/flowers --train.max_steps 2 " in out
 

@@ -37,7 +37,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         report.write(Record("eval", steps, 1, 1001.0 + steps, {"eval/accuracy": 0.75}, {"best": True}))
         report.write(Record("save", steps, 1, 1001.0 + steps, info={"path": f"checkpoints/{steps}.lcs", "value": 0.75}))
         if end:
-            report.write(Record("end", steps, 1, 1002.0 + steps, info={"reason": "done"}))
+            report.write(Record("end", steps, 1, 1002.0 + steps, info={"reason": "finished"}))
         report.close()
         (folder / "config.toml").write_text(f"[optimizer]\nlr = {lr}\nname = 'adamw'\n")
         (folder / "environment.json").write_text(json.dumps({"starts": [{"host": platform.node(), "device": "cpu"}]}))

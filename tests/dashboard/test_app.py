@@ -37,7 +37,7 @@ def test_list_has_one_row_per_run(tmp_path: Path, make_run: MakeRun) -> None:
     make_run("group/b", 30, end=False)
     rows = {row["id"]: row for row in client(tmp_path).get("/api/runs").json()["runs"]}
     assert set(rows) == {"a", "group/b"}
-    assert (rows["a"]["name"], rows["a"]["status"], rows["a"]["reason"]) == ("first", "finished", "done")
+    assert (rows["a"]["name"], rows["a"]["status"], rows["a"]["reason"]) == ("first", "finished", "finished")
     assert rows["a"]["best"] == {"name": "eval/accuracy", "step": 20, "value": 0.75, "text": "0.75"}
     assert (rows["group/b"]["step"], rows["group/b"]["total"], rows["group/b"]["status"]) == (30, 30, "died")
     assert rows["group/b"]["loss"]["value"] == 1 / 30
@@ -175,7 +175,7 @@ def test_log_is_text_page_by_page(tmp_path: Path, make_run: MakeRun) -> None:
     """The newest page ends with the newest record."""
     make_run("a")
     page = client(tmp_path).get("/api/log", params={"id": "a"}).json()
-    assert page["lines"][-1].endswith("end  step 20  ended because: done")
+    assert page["lines"][-1].endswith("end  step 20  finished")
     assert page["start"] == 0
 
 

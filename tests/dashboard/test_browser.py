@@ -35,7 +35,7 @@ def test_curves_grow_while_a_run_writes(tmp_path: Path, serve: Serve, chromium: 
     assert page.evaluate(_LAST_STEP) == 2
     report.write(Record("log", 3, 1, 3.0, {"train/loss": 0.3}))
     until(page, f"{_LAST_STEP} === 3")
-    report.write(Record("end", 3, 1, 4.0, info={"reason": "done"}))
+    report.write(Record("end", 3, 1, 4.0, info={"reason": "finished"}))
     report.close()
     page.wait_for_selector(".badge.finished")
     assert shown.trouble == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.dashboard.status import is_held, last_life, status
+from lucid.dashboard.status import is_held, status
 from lucid.records import Record
 from lucid.report import JsonlReport
 
@@ -26,7 +25,7 @@ def _records(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("end", "finished"), ("stop", "stopped"), ("resume", "died")])
+@pytest.mark.parametrize(("kind", "expected"), [("end", "finished"), ("stop", "interrupted"), ("resume", "died")])
 def test_last_record_of_a_life_decides(tmp_path: Path, kind: str, expected: str) -> None:
     """End is finished, stop can go on; a start without either and without a process has died."""
     assert status(_records(tmp_path), Record(kind, 3), _HERE, time.time()) == expected
@@ -75,13 +74,3 @@ def test_looking_does_not_keep_a_run_from_starting(tmp_path: Path) -> None:
     assert is_held(path) is True
     report.close()
     assert is_held(tmp_path / "none") is None
-
-
-def test_last_life_passes_over_other_records() -> None:
-    """Log records say nothing about life."""
-    records = [Record("plan", 0), Record("stop", 3), Record("resume", 3), Record("log", 4)]
-    found = last_life(records)
-    assert found is not None
-    assert found.kind == "resume"
-    assert last_life([]) is None
-    assert json.dumps(_HERE)

@@ -81,7 +81,7 @@ def test_a_checkpoint_gives_its_metric_again(tmp_path: Path) -> None:
     built = Built(TEN, tmp_path)
     result = built.fit()
     again = Built(TEN, tmp_path)
-    assert again.fit().stopped == "done"
+    assert again.fit().stopped == "finished"
     assert again.trainer.evaluate(again.eval_loader)["eval/loss"] == result.metrics["eval/loss"]
 
 

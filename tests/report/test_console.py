@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import re
 import time
 
 import pytest
@@ -13,7 +14,8 @@ from rich.live import Live
 from lucid.errors import ConfigError
 from lucid.records import Record
 from lucid.report import ConsoleReport
-from lucid.report.live import LiveReport, Pace, Smooth
+from lucid.report.console import Mode
+from lucid.report.live import LiveReport, Pace, Smooth, folded
 
 _RECORDS = [
     Record(
@@ -51,8 +53,8 @@ def test_plain_mode_writes_one_line_per_record() -> None:
         "save  step 120  checkpoints/step-00000120.lcs  1.5 MB",
         "skip  step 130  loss is nan  parameter fc.weight  rows 0, 1, 2, 3, 4, 5, 6, 7 and 12 more",
         "resume  from step 140; lr: 1 -> 2 (goes on)",
-        "stop  step 150  SIGTERM",
-        "end  step 150  eval/loss 0.1  checkpoint: a.lcs  next: lucid ui runs",
+        "stop  step 150  interrupted: SIGTERM",
+        "end  step 150  finished  eval/loss 0.1  checkpoint: a.lcs  next: lucid ui runs",
     ]
 
 
@@ -149,3 +151,71 @@ def test_smoothed_loss_is_right_from_the_first_value_and_forgets_nan() -> None:
     assert smooth.add(2.0) == pytest.approx(2.0)
     assert math.isnan(smooth.add(math.nan))
     assert smooth.add(2.0) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_words_stay_whole_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name is parted from its number, no line is cut, and none is wider than the terminal."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = _Terminal()
+    report = LiveReport(out)
+    values = {"train/loss": 0.5123, "train/lr": 1e-3, "train/grad_norm": 0.123, "train/rows_per_second": 12345.6}
+    report.write(Record("plan", 0, info={"total_steps": 20_000, "steps_per_epoch": 500}))
+    report.write(Record("log", 12_345, 25, values=values))
+    report.write(Record("save", 12_000, 25))
+    report.write(Record("eval", 12_345, 25, values={"eval/loss": 0.1234, "eval/accuracy": 0.9812}, info={"best": True}))
+    moving = report._lines().plain
+    report.close()
+    still = [line for line in re.sub(r"\x1b[^a-zA-Z]*[a-zA-Z]", "", out.getvalue()).splitlines() if "eval/" in line]
+    for line in [*moving.splitlines(), *still]:
+        assert len(line.rstrip()) <= width, line
+    for part in ("step 12,345/20,000", "loss 0.5123 (0.5123 now)", "grad norm 0.123", "rows/s 12,345.6",
+                 "saved step 12000", "accuracy 0.9812", "at step 12,345"):  # fmt: skip
+        assert part in moving, part
+    assert moving.count("━") == min(24, max(0, width - 38))
+
+
+def test_lines_fold_between_parts() -> None:
+    """What does not fit goes to the next line whole."""
+    assert folded(["eval/loss 0.1", "eval/accuracy 0.9", "*best"], 40) == ["eval/loss 0.1  eval/accuracy 0.9  *best"]
+    assert folded(["eval/loss 0.1", "eval/accuracy 0.9", "*best"], 36) == [
+        "eval/loss 0.1  eval/accuracy 0.9",
+        "  *best",
+    ]
+
+
+def test_long_changed_settings_fit_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two long lists only what went and what came is shown, and the rule below it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [f"model.layer{number}.attention.weight" for number in range(40)]
+    change = {"setting": "optimizer.param_names", "was": names, "now": [*names[1:], "head.bias"], "rule": "refused"}
+    out = _Terminal()
+    LiveReport(out)._on_resume(Record("resume", 140, info={"from": 140, "changes": [change]}))
+    lines = re.sub(r"\x1b[^a-zA-Z]*[a-zA-Z]", "", out.getvalue()).splitlines()
+    assert [line.split() for line in lines[2:]] == [
+        ["optimizer.param_names", "without", "model.layer0.attention.weight,", "with", "head.bias"],
+        ["refused"],
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [("plain", "is finished\n"), ("rich", "is finished\n"), ("json", ""), ("quiet", "")]
+)
+def test_sentence_that_is_no_record_is_for_people(mode: Mode, said: str) -> None:
+    """Programs that read records do not get it."""
+    out = io.StringIO()
+    ConsoleReport(mode, out).tell("is finished")
+    assert out.getvalue() == said
+
+
+@pytest.mark.parametrize("record", [Record("end", 8, values={"eval/loss": 0.25}), Record("stop", 8)])
+def test_end_is_left_to_who_says_it_better(record: Record) -> None:
+    """With ending=False a terminal shows nothing of it; lines per record stay complete."""
+    for mode, lines in (("rich", 0), ("plain", 1)):
+        out = io.StringIO()
+        ConsoleReport(mode, out, ending=False).write(record)  # type: ignore[arg-type]
+        assert len(out.getvalue().splitlines()) == lines
+    out = io.StringIO()
+    ConsoleReport("rich", out).write(record)
+    assert "step 8" in out.getvalue()

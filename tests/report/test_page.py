@@ -61,7 +61,7 @@ def test_page_has_every_part(tmp_path: Path) -> None:
     assert path == tmp_path / "report.html"
     text = path.read_text("utf-8")
     for part in ("optimizer.lr", "0.00123", "versions.torch", "2.13.0+cpu", "step-00000100.lcs", "5 B",
-                 "ended: all epochs done", "left-out steps", "best eval/accuracy", "MLP"):  # fmt: skip
+                 "finished: all epochs done", "left-out steps", "best eval/accuracy", "MLP"):  # fmt: skip
         assert part in text, part
     titles = [chart["title"] for chart in data_of(path)]
     assert titles == ["Loss", "accuracy", "Learning rate", "Gradient norm before clipping"]

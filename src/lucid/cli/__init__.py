@@ -28,7 +28,7 @@ COMMANDS = {
     "train": ("lucid.cli.train:train", "train what a configuration says; without one, handwritten digits"),
     "plan": ("lucid.cli.train:plan", "say what a run would do, step by step, without training"),
     "check": ("lucid.cli.health:check", "prove that a run can be broken anywhere; look for faults of the loop"),
-    "resume": ("lucid.cli.train:resume", "go on with a run that was stopped or lengthened"),
+    "resume": ("lucid.cli.train:resume", "go on with a run that was interrupted or made longer"),
     "evaluate": ("lucid.cli.use:evaluate", "judge a checkpoint on the rows kept for the test"),
     "predict": ("lucid.cli.use:predict", "answers of a trained model for new rows"),
     "inspect": ("lucid.cli.files:inspect", "what a checkpoint or a run holds"),
@@ -65,7 +65,7 @@ example:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    Codes: 0 done, 1 error, 2 bad input, 75 stopped with a checkpoint (start again), 130 interrupted.
+    Codes: 0 finished, 1 failed, 2 bad input, 75 interrupted with a checkpoint (start again), 130 interrupted by Ctrl-C.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("--help", "-h", "help"):
@@ -114,7 +114,7 @@ def _run(name: str, words: list[str], show_traceback: bool) -> int:
 
 
 def _code(leaving: SystemExit) -> int:
-    """Return the code of a SystemExit: help, wrong arguments, or a run that stopped with a checkpoint."""
+    """Return the code of a SystemExit: help, wrong arguments, or a run that was interrupted with a checkpoint."""
     if leaving.code is None:
         return EXIT_DONE
     return leaving.code if isinstance(leaving.code, int) else EXIT_ERROR

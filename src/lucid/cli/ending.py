@@ -13,6 +13,7 @@ from lucid.cli.pictures import pictures
 from lucid.cli.settings import program
 from lucid.evaluation import evaluate
 from lucid.optim import describe_groups
+from lucid.records.outcome import FINISHED
 from lucid.session import Result
 from lucid.state import TrainState
 from lucid.trained import find_checkpoint, load_trained
@@ -44,23 +45,23 @@ def test(built: Built) -> dict[str, Any] | None:
 
 
 class _Started(Callback):
-    """Remembers whether a step was taken in this process."""
+    """Remembers whether there was something left to train."""
 
     is_true = False
 
-    def on_step_end(self, state: TrainState) -> None:
+    def on_train_start(self, state: TrainState) -> None:
         """Remember it."""
         self.is_true = True
 
 
 def text(built: Built, result: Result, tested: dict[str, Any] | None, was_trained: bool = True) -> str:
-    """Return the closing lines."""
+    """Return the closing lines; of a run that was finished already, the console told what it reached."""
     folder = Path(str(built.config.run_dir))
     reached = f"{_counted(result.step, 'step')}, {_counted(result.epoch, 'epoch')}"
-    lines = ["", f"Run {built.config.name} {_how(result, was_trained)}: {reached}."]
+    lines = ["", f"Run {built.config.name} {_how(result)}: {reached}."] if was_trained else [""]
     if _targets(built):
         lines.append(f"Predicts {_targets(built)}.")
-    if result.best is not None:
+    if result.best is not None and was_trained:
         monitor = built.config.train.monitor or "eval/loss"
         lines.append(f"Best {monitor}: {result.best:.4g} at step {result.best_step}.")
     if tested:
@@ -76,10 +77,8 @@ def text(built: Built, result: Result, tested: dict[str, Any] | None, was_traine
     return "\n".join([*lines, *_columns(_next(built, folder))])
 
 
-def _how(result: Result, was_trained: bool) -> str:
-    if not was_trained:
-        return "was done already"
-    return "is done" if result.stopped == "done" else f"is over ({result.stopped})"
+def _how(result: Result) -> str:
+    return "finished" if result.stopped == FINISHED else f"finished ({result.stopped})"
 
 
 def _targets(built: Built) -> str:

@@ -59,13 +59,14 @@ def run(config: RunConfig, console: Console, profile: bool = False, trace: bool 
     check_folder(config)
     from lucid.build import build
     from lucid.cli.ending import _Started
+    from lucid.records.outcome import INTERRUPTED
     from lucid.report import ConsoleReport
     from lucid.report.trackers import make
     from lucid.signals import Stopped
 
     started = _Started()
     trackers = [make(name, str(config.run_dir)) for name in config.trackers]
-    built = build(config, reports=[ConsoleReport(console), *trackers], callbacks=[started])
+    built = build(config, reports=[ConsoleReport(console, ending=False), *trackers], callbacks=[started])
     if profile:
         from lucid.profiling import Profile
 
@@ -74,12 +75,13 @@ def run(config: RunConfig, console: Console, profile: bool = False, trace: bool 
         result = built.trainer.fit(built.train_loader, built.validation_loader)
     except Stopped as stopped:
         if console not in ("quiet", "json"):
-            print(f"Stopped by {stopped.reason} with a checkpoint. Go on:  {program()} resume {config.run_dir}")
+            print(f"{INTERRUPTED.capitalize()} by {stopped.reason}, with a checkpoint.")
+            print(f"Go on:  {program()} resume {config.run_dir}")
         return int(stopped.code or 0)
     except KeyboardInterrupt:
         if console not in ("quiet", "json"):
             newest = max((Path(str(config.run_dir)) / "checkpoints").glob("step-*.lcs"), default=None)
-            print(f"\nInterrupted. Newest checkpoint: {newest or 'none yet'}.")
+            print(f"\n{INTERRUPTED.capitalize()} by Ctrl-C. Newest checkpoint: {newest or 'none yet'}.")
             print(f"Go on:  {program()} resume {config.run_dir}")
             return EXIT_INTERRUPTED
         raise

@@ -12,8 +12,9 @@ from typing import Any
 from lucid.dashboard.checkpoints import Checkpoints, Verify
 from lucid.dashboard.folder import RECORDS, Folder
 from lucid.dashboard.reading import Glance, Reader, Readers, glance, log_lines
-from lucid.dashboard.status import DIED, FINISHED, STOPPED, last_life, status
+from lucid.dashboard.status import status
 from lucid.records import Record, words
+from lucid.records.outcome import DIED, RUNNING, last_life
 
 _LIST_BUDGET_SECONDS = 0.5
 _READ_BUDGET_SECONDS = 0.8
@@ -69,7 +70,7 @@ class Answers:
             self._rows.pop(name, None)
             return None
         row = known[1]
-        if row["status"] in (FINISHED, STOPPED):
+        if row["status"] not in (RUNNING, DIED):
             return row
         return {**row, "status": status(path, None, self._environment(place), facts.st_mtime)}
 
@@ -251,7 +252,7 @@ def _evals(records: list[Record]) -> dict[str, Any]:
 
 
 def _event(record: Record) -> dict[str, Any]:
-    text = words.line(record).removeprefix(record.kind).strip()
+    text = words.line(record).removeprefix(record.kind).strip().replace("  ", " · ")
     return {"time": record.time, "kind": record.kind, "step": record.step, "text": text}
 
 

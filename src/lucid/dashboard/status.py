@@ -1,4 +1,4 @@
-"""Whether a run is still going, ended, or died."""
+"""Whether a run is still running, or how it is over."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from lucid.records import Record
+from lucid.records.outcome import DIED, RUNNING, status_of
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-RUNNING, FINISHED, STOPPED, DIED = "running", "finished", "stopped", "died"
-
-_LIFE = ("plan", "resume", "stop", "end")
 _FRESH_SECONDS = 120.0
 """How old the last line of a run on another machine may be while it still counts as running."""
 
 
 def status(path: Path, last_life: Record | None, environment: Any, changed: float) -> str:
-    """Return one of "running", "finished", "stopped" and "died".
+    """Return one of `lucid.records.outcome.STATUSES`.
 
-    A run that wrote its `end` is finished, one that wrote its `stop` can go on. Else it runs if its process still holds
+    A run that wrote its `end` or `stop` says it itself. Else it runs if its process still holds
     the records file. Where that cannot be seen, because the process is on another machine, a fresh line is enough.
 
     Args:
@@ -33,10 +31,9 @@ def status(path: Path, last_life: Record | None, environment: Any, changed: floa
         environment: what `environment.json` holds.
         changed: when the file last changed, in seconds since 1970.
     """
-    if last_life is not None and last_life.kind == "end":
-        return FINISHED
-    if last_life is not None and last_life.kind == "stop":
-        return STOPPED
+    known = status_of(last_life)
+    if known is not None:
+        return known
     held = is_held(path)
     if held:
         return RUNNING
@@ -44,11 +41,6 @@ def status(path: Path, last_life: Record | None, environment: Any, changed: floa
     if held is False and is_ours:
         return DIED
     return RUNNING if time.time() - changed < _FRESH_SECONDS else DIED
-
-
-def last_life(records: list[Record]) -> Record | None:
-    """Return the newest record that says whether a run goes on or ended."""
-    return next((record for record in reversed(records) if record.kind in _LIFE), None)
 
 
 def is_held(path: Path) -> bool | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from lucid.records.outcome import FINISHED, outcome
 from lucid.records.record import Record
 
 PLAN_LABELS = {
@@ -43,7 +44,7 @@ PLAN_LABELS = {
 """Known keys of a plan in the order in which they are shown."""
 
 END_LABELS = {
-    "reason": "ended because",
+    "reason": "finished because",
     "best": "best",
     "best_step": "best at step",
     "metrics": "last evaluation",
@@ -60,6 +61,7 @@ _NOT_SHOWN = ("pid", "host", "changes", "refused", "from", "exit_code")
 _NOT_IN_LINES = ("train/rows",)
 
 
+_LONG = 120
 def number(value: object) -> str:
     """Return a number in at most five significant digits; counts get thousands separators.
 
@@ -139,6 +141,8 @@ def _says_nothing(key: str, info: Mapping[str, Any]) -> bool:
         return bool(info[key] == info.get("parameters"))
     return key == "short_window" and not info[key]
 
+    if key == "reason":
+        return bool(info[key] == FINISHED)
 
 def text_of(value: Any) -> str:
     """Return any JSON value in words: mappings as `name value`, lists by comma."""
@@ -157,6 +161,22 @@ def line(record: Record) -> str:
 
 def newest_plan(records: list[Record]) -> dict[str, Any]:
     """Return the plan of the last process, {} if none is known."""
+def finished_already(name: str, step: int, reached: Mapping[str, float], limit: str) -> str:
+    """Return the line for a run that is started again although it is finished.
+
+    Args:
+        name: what the run is called.
+        step: its last one.
+        reached: numbers by name.
+        limit: the setting that ended it and its value, as `epochs (3)`.
+    """
+    values = ", ".join(f"{key} {number(value)}" for key, value in reached.items())
+    return (
+        f"run {name} is finished at step {number(step)}{f' ({values})' if values else ''}, nothing was trained. "
+        f"To go on, raise {limit}; for a new run, choose another run_dir."
+    )
+
+
     plans = (record.info for record in reversed(records) if record.kind == "plan" or "total_steps" in record.info)
     return next(plans, {})
 
@@ -244,7 +264,26 @@ def change_text(change: Any) -> str:
         return str(change)
     was, now = exact(change.get("was")), exact(change.get("now"))
     rule = f" ({change['rule']})" if change.get("rule") else ""
-    return f"{change.get('setting', '?')}: {was} -> {now}{rule}"
+    return f"{change.get('setting', '?')}: {difference(change.get('was'), change.get('now'))}{rule}"
+
+
+def difference(was: Any, now: Any) -> str:
+    """Return what a setting was and is; of long lists only what went and what came.
+
+    Example:
+        >>> difference(0.1, 0.2), difference([f"layer.{n}" for n in range(30)], [f"layer.{n}" for n in range(31)])
+        ('0.1 -> 0.2', 'with layer.30')
+    """
+    before, after = exact(was), exact(now)
+    if isinstance(was, list) and isinstance(now, list) and len(before) + len(after) > _LONG:
+        gone, come = [each for each in was if each not in now], [each for each in now if each not in was]
+        parts = [f"{word} {_short(exact(each))}" for word, each in (("without", gone), ("with", come)) if each]
+        return ", ".join(parts) or "the same in another order"
+    return f"{_short(before)} -> {_short(after)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONG else f"{text[:_LONG]}... ({len(text):,} characters)"
 
 
 def refused_text(entry: Any) -> str:
@@ -255,7 +294,7 @@ def refused_text(entry: Any) -> str:
 
 
 def _stop(record: Record) -> str:
-    return f"step {record.step}  {record.info.get('reason', '')}"
+    return f"step {record.step}  {outcome(record)}"
 
 
 def _plan(record: Record) -> str:
@@ -263,8 +302,8 @@ def _plan(record: Record) -> str:
 
 
 def _end(record: Record) -> str:
-    parts = [f"step {record.step}", _values(record)]
-    parts += [f"{label}: {text}" for label, text in pairs(record.info, END_LABELS)]
+    parts = [f"step {record.step}", outcome(record), _values(record)]
+    parts += [f"{label}: {text}" for label, text in pairs(record.info, END_LABELS) if label != END_LABELS["reason"]]
     return "  ".join(part for part in parts if part)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal, TextIO
+from collections.abc import Callable
+from typing import Literal, Protocol, TextIO
 
 from lucid.errors import ConfigError, nearest
 from lucid.protocols import Report
@@ -20,12 +21,13 @@ class ConsoleReport:
         mode: "rich": tables and a progress bar. "plain": one line per record. "json": the lines of
             `records.jsonl`. "quiet": nothing. "auto": rich if the stream is a terminal, else plain.
         stream: where to write. None: standard output.
+        ending: say in "rich" how the run ended. False: the caller says it.
 
     Raises:
         ConfigError: if there is no such mode.
     """
 
-    def __init__(self, mode: Mode = "auto", stream: TextIO | None = None) -> None:
+    def __init__(self, mode: Mode = "auto", stream: TextIO | None = None, *, ending: bool = True) -> None:
         if mode not in _MODES:
             known = ", ".join(map(repr, _MODES))
             raise ConfigError(f"mode of the console must be one of {known}, got {mode!r}.{nearest(str(mode), _MODES)}")
@@ -33,22 +35,30 @@ class ConsoleReport:
         if mode == "auto":
             mode = "rich" if out.isatty() else "plain"
         self.mode: Mode = mode
-        self._shown = _choose(mode, out)
+        self._shown = _choose(mode, out, ending)
         self.write = self._shown.write
         self.rewind = self._shown.rewind
         self.tick = self._shown.tick
         self.close = self._shown.close
+        self.tell: Callable[[str], None] = self._shown.tell
         self.tick_is_idle = mode != "rich"
 
 
-def _choose(mode: Mode, stream: TextIO) -> Report:
+def _choose(mode: Mode, stream: TextIO, ending: bool) -> _Shown:
     if mode == "rich":
         from lucid.report.live import LiveReport
 
-        return LiveReport(stream)
+        return LiveReport(stream, ending=ending)
     if mode == "quiet":
         return _Quiet()
     return _Lines(stream, as_json=mode == "json")
+
+
+class _Shown(Report, Protocol):
+    """A report that a person reads."""
+
+    def tell(self, text: str) -> None:
+        """Show a sentence that is no record."""
 
 
 class _Quiet:
@@ -66,6 +76,9 @@ class _Quiet:
     def close(self) -> None:
         """Do nothing."""
 
+    def tell(self, text: str) -> None:
+        """Do nothing."""
+
 
 class _Lines(_Quiet):
     """One line per record, for log files and other programs."""
@@ -78,3 +91,8 @@ class _Lines(_Quiet):
         """Write one line."""
         self._stream.write(record.to_line() if self._as_json else words.line(record) + "\n")
         self._stream.flush()
+
+    def tell(self, text: str) -> None:
+        """Write one line; among records for other programs it has no place."""
+        if not self._as_json:
+            print(text, file=self._stream, flush=True)

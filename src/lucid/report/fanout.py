@@ -41,6 +41,10 @@ class Reports:
             except Exception as error:
                 self._failed(report, error)
 
+    def tell(self, text: str) -> None:
+        """Have a sentence that is no record read by a person, where a report can."""
+        self._each(lambda report: getattr(report, "tell", _ignore)(text))
+
     def close(self) -> None:
         """Close all, also those after one that fails."""
         failed: Exception | None = None
@@ -73,6 +77,10 @@ class Reports:
             f"{type(error).__name__}: {error}",
             file=sys.stderr,
         )
+
+
+def _ignore(text: str) -> None:
+    """A report that only takes records has nothing to tell."""
 
 
 def _listens(report: Report) -> bool:

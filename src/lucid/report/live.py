@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lucid.records import Record, words
+from lucid.records.outcome import outcome
 
 _REDRAW_SECONDS = 0.1
 _SMOOTHING = 0.8
@@ -66,9 +67,11 @@ class LiveReport:
 
     Args:
         stream: a terminal.
+        ending: say how the run ended. False: the caller says it.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, ending: bool = True) -> None:
+        self._ending = ending
         self._console = Console(file=stream, highlight=False)
         self._live: Live | None = None
         self._pace = Pace()
@@ -100,6 +103,10 @@ class LiveReport:
         self._pace.seen(step)
         self._draw()
 
+    def tell(self, text: str) -> None:
+        """Show a sentence that is no record."""
+        self._print(text, "bold")
+
     def close(self) -> None:
         """Take the moving line away."""
         if self._live is not None:
@@ -123,7 +130,7 @@ class LiveReport:
         text = "  ".join(f"{name.removeprefix('eval/')} {words.number(value)}" for name, value in record.values.items())
         self._last_eval = text
         if words.is_best(record):
-            self._best = f"{text} at step {record.step}"
+            self._best = f"{text}  at step {record.step:,}"
         self._print(words.line(record), "bold green" if words.is_best(record) else "green")
 
     def _on_skip(self, record: Record) -> None:
@@ -135,12 +142,8 @@ class LiveReport:
             self._print(words.refused_text(entry), "yellow")
         changes = [change for change in record.info.get("changes") or [] if isinstance(change, dict)]
         if changes:
-            table = Table(title="settings that changed", title_justify="left", box=None)
-            for name in ("setting", "was", "now", "rule"):
-                table.add_column(name)
-            for change in changes:
-                table.add_row(*(Text(words.exact(change.get(key))) for key in ("setting", "was", "now", "rule")))
-            self._console.print(table)
+            rows = [(str(each.get("setting", "?")), _change(each)) for each in changes]
+            self._table("settings that changed", rows)
         if "total_steps" in record.info:  # the plan of this process stands in it
             self._on_plan(record)
 
@@ -148,18 +151,22 @@ class LiveReport:
         self._shown["saved"] = f"step {record.step}"
 
     def _on_stop(self, record: Record) -> None:
-        self._print(words.line(record), "bold yellow")
+        if self._ending:
+            self._print(words.line(record), "bold yellow")
 
     def _on_end(self, record: Record) -> None:
         self.close()
+        if not self._ending:
+            return
         reached = [(name, words.number(value)) for name, value in record.values.items()]
-        self._table(f"ended at step {record.step}", reached + words.pairs(record.info, words.END_LABELS))
+        self._table(f"{outcome(record)} at step {record.step:,}", reached + words.pairs(record.info, words.END_LABELS))
 
     def _on_other(self, record: Record) -> None:
         self._print(words.line(record), "")
 
     def _table(self, title: str, rows: list[tuple[str, str]]) -> None:
-        table = Table(title=Text(title), title_justify="left", title_style="bold", box=None, show_header=False)
+        self._print(title, "bold")  # as a title of the table it would be no wider than that
+        table = Table(box=None, show_header=False)
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold")
         for label, text in rows:
@@ -167,7 +174,7 @@ class LiveReport:
         self._console.print(table)
 
     def _print(self, text: str, style: str) -> None:
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        self._console.print(Text("\n".join(folded(text.split("  "), self._console.width)), style=style), soft_wrap=True)
 
     def _draw(self) -> None:
         self._next_draw = time.perf_counter() + _REDRAW_SECONDS
@@ -182,21 +189,48 @@ class LiveReport:
         head = Text()
         where = f"epoch {self._epoch_of(self._step)}  step {self._step:,}"
         if isinstance(total, int) and total > 0:
-            done = round(_BAR_WIDTH * min(1.0, self._step / total))
-            head.append("━" * done, style="cyan").append("━" * (_BAR_WIDTH - done), style="bright_black").append("  ")
             where += f"/{total:,}  left {words.duration(self._pace.seconds_left(self._step, total))}"
+            width = max(0, min(_BAR_WIDTH, self._console.width - len(where) - 2))
+            done = round(width * min(1.0, self._step / total))
+            head.append("━" * done, style="cyan").append("━" * (width - done), style="bright_black")
+            head.append("  " * (width > 0))
         lines = [head.append(where)]
-        if self._shown:
-            lines.append(Text("  ".join(f"{name} {text}" for name, text in self._shown.items())))
-        if self._last_eval:
-            lines.append(Text(f"eval  {self._last_eval}", style="green"))
-        if self._best:
-            lines.append(Text(f"best  {self._best}", style="bold green"))
+        for parts, style in (
+            ([f"{name} {text}" for name, text in self._shown.items()], ""),
+            (_named("eval", self._last_eval), "green"),
+            (_named("best", self._best), "bold green"),
+        ):
+            lines += [Text(line, style=style) for line in folded(parts, self._console.width)]
         return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
 
     def _epoch_of(self, step: int) -> int:
         per_epoch = self._plan.get("steps_per_epoch")
         return max(0, step - 1) // per_epoch + 1 if isinstance(per_epoch, int) and per_epoch > 0 else self._epoch
+
+
+def folded(parts: Iterable[str], width: int) -> list[str]:
+    """Return parts on as few lines as hold them whole, two spaces apart; lines after the first are indented.
+
+    Example:
+        >>> folded(["epoch 1", "loss 0.25", "*best"], 18)
+        ['epoch 1  loss 0.25', '  *best']
+    """
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(f"  {part}" if lines else part)
+    return lines
+
+
+def _named(name: str, text: str) -> list[str]:
+    return [name, *text.split("  ")] if text else []
+
+
+def _change(change: dict[str, Any]) -> str:
+    rule = change.get("rule")
+    return words.difference(change.get("was"), change.get("now")) + (f"\n{rule}" if rule else "")
 
 
 _SHOWN_VALUES = {"lr": "lr", "grad_norm": "grad norm", "rows_per_second": "rows/s", "skipped_steps": "skipped"}

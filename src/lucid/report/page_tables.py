@@ -14,6 +14,7 @@ from typing import Any
 
 from lucid.records import Record, words
 from lucid.records.curves import Curves
+from lucid.records.outcome import DIED, RUNNING, last_life, outcome, status_of
 
 _MAX_ROWS = 200
 _MAX_TEXT_BYTES = 1 << 20
@@ -62,12 +63,11 @@ def subtitle(run: Run) -> str:
 
 
 def status(run: Run) -> str:
-    """Return whether the run ended and why."""
-    last = next((record for record in reversed(run.records) if record.kind in ("end", "stop", "plan", "resume")), None)
-    if last is not None and last.kind in ("end", "stop"):
-        reason = str(last.info.get("reason") or "")
-        return {"end": "ended", "stop": "stopped"}[last.kind] + (f": {reason}" if reason else "")
-    return "no end record: it was still running, or died"
+    """Return how the run stands and why."""
+    last = last_life(run.records)
+    if last is not None and status_of(last) is not None:
+        return outcome(last)
+    return f"it was still {RUNNING}, or {DIED}"
 
 
 def cards(run: Run) -> str:

@@ -40,5 +40,5 @@ def broken_run(name: str, folder: Path, pause: float = 0.0, **options: object) -
     for step in range(5, 9):
         second.write(log(step))
     second.write(Record("eval", 8, 1, 208.5, {"eval/loss": 0.25}, {"best": True}))
-    second.write(Record("end", 8, 1, 209.0, info={"reason": "done"}))
+    second.write(Record("end", 8, 1, 209.0, info={"reason": "finished"}))
     second.close()

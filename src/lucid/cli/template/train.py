@@ -1,6 +1,6 @@
 """Train NAME. Everything here is yours: change the model, the data, the loop.
 
-python train.py                          trains; again: goes on, or is done
+python train.py                          trains; again: goes on, or says that it is finished
 python train.py --train.epochs 20        any setting of config.toml
 lucid train config.toml                  the same run by the command, same bits
 """

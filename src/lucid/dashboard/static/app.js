@@ -175,7 +175,7 @@
       document.title = detail.name + " · Lucid";
       title.textContent = detail.name;
       state.replaceChildren(lucid.badge(detail.status));
-      progress.replaceChildren(...[lucid.steps(detail)].flat(), " steps" + (detail.reason && detail.reason !== "done" ? ` · ${detail.reason}` : ""));
+      progress.replaceChildren(...[lucid.steps(detail)].flat(), " steps" + (detail.reason && detail.reason !== detail.status ? ` · ${detail.reason}` : ""));
       path.textContent = detail.path;
       fill(notes, { mark: detail.notes, make: () => detail.notes.map((note) => h("p", { className: "warn" }, note)) });
       fill(below, { mark: [detail.evals, detail.events, detail.broken], make: tables });

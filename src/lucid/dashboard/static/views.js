@@ -26,8 +26,10 @@
   }
 
   const STATUS_WORDS = {
-    running: "Its process is alive.", finished: "It wrote its end.", stopped: "It was interrupted and can go on.",
-    died: "Its process is gone and it wrote no end: it can go on from its last checkpoint.",
+    running: "its process is alive", finished: "it reached its end",
+    interrupted: "it was asked to stop; started again, it goes on",
+    failed: "an error ended it; started again, it goes on from its last checkpoint",
+    died: "its process is gone without a word; started again, it goes on from its last checkpoint",
   };
 
   function badge(status) {
@@ -36,7 +38,7 @@
 
   function steps(row) {
     if (!row.total) return row.step.toLocaleString("en");
-    const text = row.step.toLocaleString("en") + " / " + row.total.toLocaleString("en");
+    const text = h("span", {}, row.step.toLocaleString("en"), h("span", { className: "total" }, " / " + row.total.toLocaleString("en")));
     const share = Math.floor((100 * row.step) / row.total);
     return [h("progress", { max: row.total, value: Math.min(row.step, row.total), "aria-label": share + " percent of the steps" }), text];
   }
@@ -70,7 +72,7 @@
   lucid.listView = function (place, memory, compare) {
     const search = h("input", { type: "search", placeholder: "Search runs", "aria-label": "Search runs by name, model, folder or status", value: memory.search || "" });
     const filter = h("select", { "aria-label": "Show only runs with this status" },
-      ["all", "running", "finished", "stopped", "died"].map((name) => h("option", { value: name }, name)));
+      ["all", ...Object.keys(STATUS_WORDS)].map((name) => h("option", { value: name }, name)));
     filter.value = memory.filter || "all";
     const button = h("button", { type: "button", className: "main" });
     const count = h("span", { className: "muted", role: "status" });
