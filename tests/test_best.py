@@ -112,6 +112,39 @@ def test_nan_in_the_training_loss_stands_at_its_own_step(tmp_path: Path) -> None
     assert (skip["step"], skip["values"]["train/loss"]) == (4, "nan")
 
 
+def saves(folder: Path) -> list[int]:
+    """The steps at which a run saved."""
+    lines = map(json.loads, (folder / "records.jsonl").read_text().splitlines())
+    return [line["step"] for line in lines if line["kind"] == "save"]
+
+
+@pytest.mark.parametrize("every", [0, 3, "epoch"])
+def test_a_new_best_is_saved_whatever_save_every_says(tmp_path: Path, every: int | str) -> None:
+    """At its own step, once; what is kept is the best and the last. Without slots for the best nothing is added."""
+    values = [0.5, 0.4, 0.6, 0.3, 0.7, 0.8]
+    due = {0: {6}, 3: {3, 6}, "epoch": set(range(1, 7))}[every]
+    run(values, tmp_path / "kept", save_every=every)
+    assert saves(tmp_path / "kept") == sorted(due | {1, 2, 4})
+    kept = {path.name for path in (tmp_path / "kept/checkpoints").glob("step-*.lcs")}
+    assert kept == {"step-00000004.lcs", "step-00000006.lcs"}
+    assert (tmp_path / "kept/checkpoints/best").read_text().strip() == "step-00000004.lcs"
+    run(values, tmp_path / "none", save_every=every, keep_best=0)
+    assert saves(tmp_path / "none") == sorted(due)
+
+
+def test_a_best_that_a_loop_reports_is_saved(tmp_path: Path) -> None:
+    """Also where the user judges in a loop of their own."""
+    model = nn.Linear(2, 1)
+    config = lucid.TrainConfig(epochs=1, save_every=0, device="cpu", monitor="eval/score", mode="max")
+    data = DataLoader(TensorDataset(torch.randn(5, 2)), batch_size=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = lucid.Run(model, optimizer, data, config=config, run_dir=tmp_path, reports=())
+    for (x,) in run:
+        run.step(model(x).square().mean())
+        run.report({"eval/score": [1, 3, 2, 1, 0][run.state.step - 1]})
+    assert saves(tmp_path) == [1, 2, 5]
+
+
 def test_patience_counts_nan_as_no_better() -> None:
     """Three evaluations without a better value end the run; NaN is one of them."""
     result, trainer = run([0.5, 0.6, NAN, 0.7, 0.1, 0.1], patience=3)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -27,9 +31,9 @@ class Seen:
         return float(self.rows)
 
 
-def loader(rows: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+def loader(rows: int, **options: Any) -> DataLoader[tuple[torch.Tensor, ...]]:
     """Rows of two numbers, with a target."""
-    return DataLoader(TensorDataset(torch.randn(rows, 2), torch.randn(rows, 1)), batch_size=2)
+    return DataLoader(TensorDataset(torch.randn(rows, 2), torch.randn(rows, 1)), batch_size=2, **options)
 
 
 def test_metric_object_begins_anew_with_each_evaluation_of_a_run() -> None:
@@ -56,3 +60,18 @@ def test_metric_object_forgets_an_evaluation_that_was_left() -> None:
         lucid.evaluate(model, loader(6), {"seen": metric}, should_stop=lambda: next(asked))
     assert metric.rows == 2
     assert lucid.evaluate(model, loader(6), {"seen": metric}) == {"eval/seen": 6}
+
+
+def test_workers_of_the_evaluation_end_with_the_run() -> None:
+    """Also those that stay between evaluations, and without the garbage collector's help."""
+    model = nn.Linear(2, 1)
+    trainer = lucid.Trainer(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), nn.functional.mse_loss,
+        config=lucid.TrainConfig(epochs=2), reports=(),
+    )  # fmt: skip
+    gc.disable()
+    try:
+        trainer.fit(loader(4), loader(6, num_workers=1, persistent_workers=True))
+        assert multiprocessing.active_children() == []
+    finally:
+        gc.enable()

@@ -56,6 +56,7 @@ class Session:
         feed: training data.
         plan: the run's plan.
         evaluate: evaluates the state; None without evaluation data.
+        eval_feed: the data that it evaluates on; closed with the session.
         callbacks: the user's and the run's.
         run_dir: the folder of the run. None: nothing is kept.
         reports: where records go besides `records.jsonl`.
@@ -70,6 +71,7 @@ class Session:
         plan: Plan,
         *,
         evaluate: Callable[[TrainState], dict[str, float]] | None = None,
+        eval_feed: Feed | None = None,
         callbacks: Sequence[Any] = (),
         run_dir: str | Path | None = None,
         reports: Sequence[Any] = (),
@@ -77,12 +79,13 @@ class Session:
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.state, self.feed, self.plan = state, feed, plan
+        self._feeds = [feed, *([] if eval_feed is None else [eval_feed])]
         self.run_dir = None if run_dir is None else make_folder(Path(run_dir))
         self.settings = dict(settings or {"train": state.config.to_dict()})
         self.facts = dict(facts or {})
         self.environment = environment.describe(state.device)
         self.deadline = Deadline(state.config.max_time)
-        self.callbacks = Callbacks([*callbacks, *([_TimeLimit(self.deadline)] if state.config.max_time else [])])
+        self.callbacks = Callbacks([*callbacks, *self._own_callbacks()])
         self.compared = self._compared()  # as given: schedules and callbacks may move settings later
         self.reports = Reports([*self._own_reports(), *reports])
         self.store: Store | None = None
@@ -126,7 +129,8 @@ class Session:
                 )
             )
         self._stack.callback(self.reports.close)
-        self._stack.callback(self.feed.close)
+        for feed in self._feeds:
+            self._stack.callback(feed.close)
         rng.seed_all(rng.derive(self.state.config.seed, "train"))
         if not self._resume():
             self.reports.rewind(-1)  # what a run left that was killed before its first checkpoint
@@ -269,6 +273,14 @@ class Session:
         flat |= {f"environment.{k}": v for k, v in environment.comparable(self.environment).items()}
         return flat
 
+    def _own_callbacks(self) -> list[Callback]:
+        config = self.state.config
+        keeps_best = self.run_dir is not None and config.monitor is not None and config.keep_best > 0
+        return [
+            *([_TimeLimit(self.deadline)] if config.max_time else []),
+            *([_SaveBest()] if keeps_best else []),
+        ]
+
     # -- files of the run
 
     def _own_reports(self) -> list[Any]:
@@ -308,6 +320,14 @@ class _TimeLimit(Callback):
             state.request_save()
         if self._deadline.is_near():
             state.interrupt = state.interrupt or "max_time"
+
+
+class _SaveBest(Callback):
+    """Has the state that an evaluation finds best saved, whatever `save_every` says: else its weights would be gone."""
+
+    def on_record(self, state: TrainState, record: Record) -> None:
+        if record.kind == "eval" and record.info.get("best"):
+            state.request_save()
 
 
 def _plain(value: Any) -> Any:

@@ -169,6 +169,7 @@ class Trainer:
             feed,
             plan,
             evaluate=None if eval_feed is None else self._evaluator(eval_feed),
+            eval_feed=eval_feed,
             callbacks=self.callbacks,
             run_dir=self.run_dir,
             reports=self.reports,

@@ -38,7 +38,7 @@ class TrainConfig:
     eval_every: Every = "epoch"
     """Steps between evaluations, or "epoch". 0: only the last step."""
     save_every: Every = "epoch"
-    """Steps between checkpoints, or "epoch". 0: only the last step."""
+    """Steps between checkpoints, or "epoch". 0: only the last step. With a `monitor` each new best is saved too."""
     keep_last: int = 2
     """Newest checkpoints kept."""
     keep_every: int = 0
@@ -46,7 +46,8 @@ class TrainConfig:
     keep_best: int = 1
     """Best checkpoints kept by `monitor`, in a slot of their own."""
     monitor: str | None = None
-    """Metric that decides what is best. None: "eval/loss" where there is an evaluation."""
+    """Metric that decides what is best; a new best is then saved at its evaluation, whatever `save_every` says. None:
+    "eval/loss" where there is an evaluation, among the states that are saved anyway."""
     mode: Literal["min", "max"] | None = None
     """Direction of `monitor`. Required unless the monitor is a loss."""
     patience: int = 0
