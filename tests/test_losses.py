@@ -92,10 +92,13 @@ class OwnCrossEntropy(nn.CrossEntropyLoss):
 
 
 RULES: list[tuple[Any, str]] = [
-    (F.cross_entropy, "targets that are not ignore_index=-100"),
-    (F.nll_loss, "targets that are not ignore_index=-100"),
-    (nn.CrossEntropyLoss(weight=torch.ones(3), ignore_index=2), "targets that are not ignore_index=2, by class weight"),
-    (partial(F.cross_entropy, ignore_index=1), "targets that are not ignore_index=1"),
+    (F.cross_entropy, "targets (those equal to -100 are left out)"),
+    (F.nll_loss, "targets (those equal to -100 are left out)"),
+    (
+        nn.CrossEntropyLoss(weight=torch.ones(3), ignore_index=2),
+        "targets (those equal to 2 are left out), by class weight",
+    ),
+    (partial(F.cross_entropy, ignore_index=1), "targets (those equal to 1 are left out)"),
     (F.mse_loss, "elements of the output"),
     (nn.BCEWithLogitsLoss(), "elements of the output"),
     (nn.KLDivLoss(reduction="batchmean"), "rows of the batch"),

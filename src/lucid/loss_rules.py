@@ -84,7 +84,7 @@ def count_rule(loss: Any) -> tuple[str, Counter | None]:
         )
     if is_class:
         index, weight = known.ignore_index, known.weight
-        words = f"targets that are not ignore_index={index}" + (", by class weight" if weight is not None else "")
+        words = f"targets (those equal to {index} are left out)" + (", by class weight" if weight is not None else "")
         return words, lambda output, target: _class_count(target, index, weight)
     if is_element and known.reduction == "mean":
         return "elements of the output", lambda output, target: int(output.numel())

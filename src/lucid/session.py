@@ -239,6 +239,7 @@ class Session:
         total = self.plan.total_steps
         self.is_done = progress.finished and (not longer or (total is not None and progress.step >= total))
         if self.is_done:
+            self.reports.tell(_finished_already(self.state, self.plan, self.run_dir))
             return
         progress.finished = False
         self.reports.rewind(progress.step)
@@ -246,7 +247,6 @@ class Session:
             "changes": [change.accepted().to_dict() for change in found],
             "refused": [[str(path), reason] for path, reason in self.store.refused],
             **self.plan.to_dict(),
-            self.reports.tell(_finished_already(self.state, self.plan, self.run_dir))
             **self.facts,
         }
         self.write("resume", info=info)
@@ -309,6 +309,25 @@ class Session:
         self.services.write(Record(kind, progress.step, epoch + 1, info=_plain(info)))
 
 
+def _finished_already(state: TrainState, plan: Plan, run_dir: Path | None) -> str:
+    """Return what a run says that is started again although it is finished."""
+    monitor, step = state.config.monitor or "eval/loss", state.progress.step
+    reached = {name: value for name, value in state.metrics.items() if name != monitor}
+    if state.best.value is not None:
+        reached = {f"best {monitor}": state.best.value, **reached}
+    limit = f"epochs ({plan.epochs})"
+    if plan.max_steps is not None and step >= plan.max_steps:
+        limit = f"max_steps ({plan.max_steps})"
+    elif plan.total_steps is not None and step < plan.total_steps and state.config.patience:
+        limit = f"patience ({state.config.patience})"
+    return words.finished_already(str(run_dir), step, reached, limit)
+
+
+def _failure(kind: type[BaseException], error: BaseException | None) -> dict[str, Any]:
+    code = EXIT_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else 1
+    return {"reason": f"{kind.__name__}: {error}".removesuffix(": "), "exit_code": code}
+
+
 class _TimeLimit(Callback):
     """Interrupts the run while there is time for one save; has the first step saved, to know how long one takes."""
 
@@ -333,25 +352,6 @@ class _SaveBest(Callback):
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
-def _finished_already(state: TrainState, plan: Plan, run_dir: Path | None) -> str:
-    """Return what a run says that is started again although it is finished."""
-    monitor, step = state.config.monitor or "eval/loss", state.progress.step
-    reached = {name: value for name, value in state.metrics.items() if name != monitor}
-    if state.best.value is not None:
-        reached = {f"best {monitor}": state.best.value, **reached}
-    limit = f"epochs ({plan.epochs})"
-    if plan.max_steps is not None and step >= plan.max_steps:
-        limit = f"max_steps ({plan.max_steps})"
-    elif plan.total_steps is not None and step < plan.total_steps and state.config.patience:
-        limit = f"patience ({state.config.patience})"
-    return words.finished_already(str(run_dir), step, reached, limit)
-
-
-def _failure(kind: type[BaseException], error: BaseException | None) -> dict[str, Any]:
-    code = EXIT_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else 1
-    return {"reason": f"{kind.__name__}: {error}".removesuffix(": "), "exit_code": code}
-
-
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -174,7 +174,7 @@ def test_plan_lists_loss_and_parameter_groups(lucid: Lucid, flowers: str) -> Non
     """What the loss is a mean over; each group with its rate, its decay and what it holds."""
     out = lucid("plan", flowers, "--optimizer.options.lr_by_pattern", '{"layers.1.*" = 0.1}')[1]
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert "loss cross_entropy, the mean over targets that are not ignore_index=-100" in lines
+    assert "loss cross_entropy, the mean over targets (those equal to -100 are left out)" in lines
     assert "parameters group lr weight_decay tensors parameters" in lines
     assert "lr x 0.1, no decay 0.002 0 1 8" in lines
     assert "lr x 1 0.02 0.05 2 88" in lines

@@ -59,9 +59,9 @@ END_LABELS = {
 
 _NOT_SHOWN = ("pid", "host", "changes", "refused", "from", "exit_code")
 _NOT_IN_LINES = ("train/rows",)
-
-
 _LONG = 120
+
+
 def number(value: object) -> str:
     """Return a number in at most five significant digits; counts get thousands separators.
 
@@ -139,10 +139,10 @@ def exact(value: Any) -> str:
 def _says_nothing(key: str, info: Mapping[str, Any]) -> bool:
     if key == "trainable_parameters":
         return bool(info[key] == info.get("parameters"))
-    return key == "short_window" and not info[key]
-
     if key == "reason":
         return bool(info[key] == FINISHED)
+    return key == "short_window" and not info[key]
+
 
 def text_of(value: Any) -> str:
     """Return any JSON value in words: mappings as `name value`, lists by comma."""
@@ -159,8 +159,6 @@ def line(record: Record) -> str:
     return " ".join(f"{_head(record)}{body}".replace("\r", " ").split("\n")).rstrip()
 
 
-def newest_plan(records: list[Record]) -> dict[str, Any]:
-    """Return the plan of the last process, {} if none is known."""
 def finished_already(name: str, step: int, reached: Mapping[str, float], limit: str) -> str:
     """Return the line for a run that is started again although it is finished.
 
@@ -177,6 +175,8 @@ def finished_already(name: str, step: int, reached: Mapping[str, float], limit: 
     )
 
 
+def newest_plan(records: list[Record]) -> dict[str, Any]:
+    """Return the plan of the last process, {} if none is known."""
     plans = (record.info for record in reversed(records) if record.kind == "plan" or "total_steps" in record.info)
     return next(plans, {})
 
@@ -262,7 +262,6 @@ def change_text(change: Any) -> str:
     """Return one entry of a `resume` record's `changes` as `setting: was -> now (rule)`."""
     if not isinstance(change, Mapping):
         return str(change)
-    was, now = exact(change.get("was")), exact(change.get("now"))
     rule = f" ({change['rule']})" if change.get("rule") else ""
     return f"{change.get('setting', '?')}: {difference(change.get('was'), change.get('now'))}{rule}"
 
