@@ -188,7 +188,8 @@ def _untouched(trainer: Trainer) -> Iterator[tuple[TrainState, Step]]:
             _drop_gradients(model.train())
             config = replace(trainer.config, spike_factor=None)
             state = TrainState(model, trainer.optimizers, (), trainer.precision, config, trainer.device)
-            yield state, trainer.step()
+            step = trainer.step()
+            yield state, getattr(step, "plain", step)  # what is tried here is not worth compiling
         finally:
             kept.put_back()
             for module, mode in modes:

@@ -83,10 +83,11 @@ class Session:
         self.run_dir = None if run_dir is None else make_folder(Path(run_dir))
         self.settings = dict(settings or {"train": state.config.to_dict()})
         self.facts = dict(facts or {})
+        self.closing: Callable[[], Mapping[str, Any]] = dict  # gives what the last record says besides the result
         self.environment = environment.describe(state.device)
         self.deadline = Deadline(state.config.max_time)
-        self.callbacks = Callbacks([*callbacks, *self._own_callbacks()])
-        self.compared = self._compared()  # as given: schedules and callbacks may move settings later
+        self.callbacks = Callbacks([*callbacks, *_own_callbacks(self)])
+        self.compared = _compared(self)  # as given: schedules and callbacks may move settings later
         self.reports = Reports([*self._own_reports(), *reports])
         self.store: Store | None = None
         self.guard = Guard(self)
@@ -263,24 +264,6 @@ class Session:
                 "choose an empty folder."
             )
 
-    def _compared(self) -> dict[str, Any]:
-        """Return the settings that a resume compares."""
-        flat = changes.flatten(self.settings)
-        flat |= {f"optimizer.{k}": v for k, v in changes.optimizer_settings(self.state.optimizers).items()}
-        flat |= {f"scheduler.{k}": v for k, v in changes.scheduler_settings(self.state.schedulers).items()}
-        flat |= {f"data.{name}": value for name, value in self.feed.fingerprint().items()}
-        flat |= {f"callbacks.{name}": "there" for name in self.callbacks.names()}
-        flat |= {f"environment.{k}": v for k, v in environment.comparable(self.environment).items()}
-        return flat
-
-    def _own_callbacks(self) -> list[Callback]:
-        config = self.state.config
-        keeps_best = self.run_dir is not None and config.monitor is not None and config.keep_best > 0
-        return [
-            *([_TimeLimit(self.deadline)] if config.max_time else []),
-            *([_SaveBest()] if keeps_best else []),
-        ]
-
     # -- files of the run
 
     def _own_reports(self) -> list[Any]:
@@ -297,6 +280,7 @@ class Session:
             "metrics": result.metrics,
             "run_dir": None if self.run_dir is None else str(self.run_dir),
             "exit_code": result.exit_code,
+            **self.closing(),
         }
         if not self.is_done:
             self.write("stop" if result.exit_code else "end", info=info)
@@ -307,6 +291,26 @@ class Session:
         if epoch is None:
             epoch = progress.epoch - (progress.batch == 0 and progress.epoch > 0)
         self.services.write(Record(kind, progress.step, epoch + 1, info=_plain(info)))
+
+
+def _compared(session: Session) -> dict[str, Any]:
+    """Return the settings that a resume compares."""
+    flat = changes.flatten(session.settings)
+    flat |= {f"optimizer.{k}": v for k, v in changes.optimizer_settings(session.state.optimizers).items()}
+    flat |= {f"scheduler.{k}": v for k, v in changes.scheduler_settings(session.state.schedulers).items()}
+    flat |= {f"data.{name}": value for name, value in session.feed.fingerprint().items()}
+    flat |= {f"callbacks.{name}": "there" for name in session.callbacks.names()}
+    flat |= {f"environment.{k}": v for k, v in environment.comparable(session.environment).items()}
+    return flat
+
+
+def _own_callbacks(session: Session) -> list[Callback]:
+    config = session.state.config
+    keeps_best = session.run_dir is not None and config.monitor is not None and config.keep_best > 0
+    return [
+        *([_TimeLimit(session.deadline)] if config.max_time else []),
+        *([_SaveBest()] if keeps_best else []),
+    ]
 
 
 def _finished_already(state: TrainState, plan: Plan, run_dir: Path | None) -> str:

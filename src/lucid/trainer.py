@@ -14,6 +14,8 @@ from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from lucid.amp import Precision
 from lucid.callbacks import EMA, EarlyStopping
 from lucid.closures import step_for
+from lucid.compilations import _Compilations
+from lucid.compiled import arrange, compiled
 from lucid.config import TrainConfig
 from lucid.devices import choose_device
 from lucid.distributed import current
@@ -90,6 +92,9 @@ class Trainer:
         self.precision = Precision.choose(self.config.precision, self.device)
         self.precision.check_model(model)
         self._step = step_for(self.forward, self.optimizers, self.precision)
+        self._compilations = _Compilations() if self.config.compile else None
+        if self._compilations is not None:
+            self._step = compiled(self._step, self.device, self._compilations.tell)
         self._scheduler = scheduler
         self.profile: Any = None
         """A `lucid.profiling.Profile` to measure the next fit with; None: nothing is measured."""
@@ -153,8 +158,6 @@ class Trainer:
         self.model.to(self.device)
         if not self.model.training:
             self.model.train()
-        if self.config.compile:
-            self.model.compile()
         feed = self._train_feed(train_loader)
         eval_feed = None if eval_loader is None else Feed(eval_loader, seed=0, device=self.device, role="eval")
         plan = make_plan(feed.num_batches(0), self.config, by_hand or eval_feed is not None)
@@ -164,18 +167,24 @@ class Trainer:
         _check_schedulers(schedulers, self.optimizers, plan)
         state = TrainState(self.model, self.optimizers, schedulers, self.precision, self.config, self.device)
         self.state = state
-        return Session(
+        facts, watch = self._facts(state, feed, plan), self._compilations
+        if watch is not None:
+            facts["compiled"] = arrange(self._step, self.model, self.precision, by_hand)
+        session = Session(
             state,
             feed,
             plan,
             evaluate=None if eval_feed is None else self._evaluator(eval_feed),
             eval_feed=eval_feed,
-            callbacks=self.callbacks,
+            callbacks=self.callbacks if watch is None else [*self.callbacks, watch],
             run_dir=self.run_dir,
             reports=self.reports,
             settings={**self.extra_config, "train": self.config.to_dict()},
-            facts=self._facts(state, feed, plan),
+            facts=facts,
         )
+        if watch is not None:
+            watch.write, session.closing = session.write, watch.summary
+        return session
 
     def _train_feed(self, loader: Any) -> Feed:
         """Return the feed of a loader; a `Feed` is taken as it is, but for the seed and the device of this run."""

@@ -24,6 +24,7 @@ PLAN_LABELS = {
     "world_size": "processes",
     "device": "device",
     "precision": "precision",
+    "compiled": "compiled",
     "optimizer": "optimizer",
     "schedule": "schedule",
     "lr": "learning rate",
@@ -48,6 +49,7 @@ END_LABELS = {
     "best": "best",
     "best_step": "best at step",
     "metrics": "last evaluation",
+    "compiled": "compiled",
     "run_dir": "folder",
     "checkpoint": "checkpoint",
     "config": "config",
@@ -306,6 +308,16 @@ def _end(record: Record) -> str:
     return "  ".join(part for part in parts if part)
 
 
+def _compile(record: Record) -> str:
+    """Return what was compiled after how many steps, or what is done instead."""
+    info = record.info
+    where = f"after step {record.step}" if record.step else "for the first step"
+    if "instead" in info:
+        return f"{where}  {info['instead']} instead of the whole passes: {info.get('reason', '')}"
+    made = f"{info.get('graphs', '?')} graph{'s' * (info.get('graphs') != 1)} in {number(info.get('seconds', 0))}s"
+    return f"{where}  {made}" + (f"; again, because {info['again']}" if info.get("again") else "")
+
+
 def _any(record: Record) -> str:
     parts = [f"step {record.step}" if record.kind not in ("log", "eval") else "", _values(record)]
     parts.append(text_of(record.info) if record.info and record.kind != "log" else "")
@@ -317,6 +329,7 @@ _BODIES = {
     "eval": _eval,
     "save": _save,
     "skip": _skip,
+    "compile": _compile,
     "resume": _resume,
     "stop": _stop,
     "plan": _plan,
