@@ -241,6 +241,26 @@ def notes(optimizer: Optimizer, queued: bool = True, **options: Any) -> str:
     return ", ".join(facts["notes"])
 
 
+@pytest.mark.parametrize("kind", [lucid.optim.SGD, lucid.optim.Adam, lucid.optim.AdamW, lucid.optim.Adagrad])
+@pytest.mark.parametrize("lost", ["", "the kernel", "the count"])
+def test_a_kernel_that_does_not_obey_is_found(kind: Any, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried once per device: where found_inf is ignored, weights would take NaN and nobody would know."""
+    names = ("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_")
+    for name in names if lost == "the kernel" else ():
+        kernel = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda *a, kernel=kernel, **o: kernel(*a, **{**o, "found_inf": None}))
+    if lost == "the count":
+        monkeypatch.setattr(torch, "_foreach_sub_", lambda *_: None)
+    veto.obeys.cache_clear()
+    try:
+        assert veto.obeys(kind, "cpu") == (not lost or (lost == "the count" and kind is lucid.optim.SGD))
+        if lost == "the kernel":
+            name = kind.__name__
+            assert veto.why_not(kind(weights())) == f"the fused kernel of {name} does not heed found_inf on 'cpu'"
+    finally:
+        veto.obeys.cache_clear()
+
+
 def test_nothing_stays_on_the_optimizer() -> None:
     """The flag is gone after the step: a later step of one's own is not forbidden."""
     (weight,) = weights()
