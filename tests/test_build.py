@@ -200,6 +200,29 @@ def test_a_model_that_cannot_read_the_rows_is_refused(rows: Path) -> None:
             build(config(rows, **{"data.name": f"text:{rows.parent / 'a.txt'}", "model.name": name}))
 
 
+@pytest.mark.parametrize(
+    ("data", "shape", "task", "name"),
+    [
+        ("digits", (1, 8, 8), "classification", "cnn"),
+        ("npz:rows.npz", (4,), "classification", "mlp"),
+        ("npz:tiny.npz", (3, 2, 2), "classification", "mlp"),
+        ("text:a.txt", (8,), "language-modelling", "gpt"),
+    ],
+)
+def test_auto_is_the_model_that_reads_the_rows(
+    rows: Path, monkeypatch: pytest.MonkeyPatch, data: str, shape: tuple[int, ...], task: str, name: str
+) -> None:
+    """The settings of the run, of its checkpoints too, then have its name."""
+    monkeypatch.chdir(rows.parent)
+    Path("a.txt").write_text("to be or not to be. " * 100)
+    numpy.savez("tiny.npz", x=numpy.zeros((40, 3, 2, 2)), y=KINDS["classification"])
+    options = {"data.options.block_size": 8, "model.options.width": 8} if name == "gpt" else {}
+    built = build(config(rows, **{"data.name": data, "model.name": "auto", **options}), reports=())
+    assert (built.data.input_shape, built.data.task) == (shape, task)
+    assert built.config.model.name == built.trainer.extra_config["model"]["name"] == name
+    assert type(built.model).__name__.lower() == name
+
+
 def test_what_torch_says_of_an_option_is_an_error_of_the_configuration(rows: Path) -> None:
     """A value that torch's optimizer or layer refuses is bad input, not a crash."""
     with pytest.raises(ConfigError, match=r"optimizer\.options do not fit 'sgd': Invalid momentum value: -1"):

@@ -67,7 +67,7 @@ def build(
     data = build_data(config)
     rng.seed_all(config.train.seed)  # weights follow the seed, whatever the data drew
     task = make_task(config.task, config.loss, data.task, data.transform_state)
-    _check_model(config.model.name, data)
+    config = _with_model(config, data)
     model = models.build(
         config.model.name, config.model.options, input_shape=data.input_shape, num_outputs=data.num_outputs
     )
@@ -101,15 +101,22 @@ def build(
     )
 
 
-def _check_model(name: str, data: DataBundle) -> None:
-    """Refuse one of our models where it cannot read the rows: tokens want an embedding, numbers want none."""
-    has_tokens = data.task == "language-modelling"
+def _with_model(config: RunConfig, data: DataBundle) -> RunConfig:
+    """Settle which model `auto` means, so that checkpoints name it.
+
+    Raises:
+        ConfigError: one of our models cannot read the rows: tokens want an embedding, numbers want none.
+    """
+    name, has_tokens = config.model.name, data.task == "language-modelling"
+    if name == "auto":
+        return replace(config, model=replace(config.model, name=models.choose(data.task, data.input_shape)))
     if name in models.OURS and (name == "gpt") != has_tokens:
         takes, comes, fit = ("tokens", "numbers", "mlp") if name == "gpt" else ("numbers", "tokens of a text", "gpt")
         raise ConfigError(
             f"model.name = {name!r} takes rows of {takes}, the data has rows of {comes}. "
             f"Take another model, such as {fit!r}."
         )
+    return config
 
 
 def _with_threads(config: RunConfig, model: nn.Module) -> RunConfig:

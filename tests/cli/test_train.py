@@ -57,6 +57,26 @@ def test_config_toml_starts_the_same_run(lucid: Lucid, flowers: str) -> None:
     assert "is finished at step 18" in out
 
 
+def test_a_table_trains_without_a_word_about_the_model(lucid: Lucid, flowers: str) -> None:
+    """The folder and its checkpoints name the one that was taken; train again, resume and predict take the same."""
+    words = ("--data.name", "csv:flowers.csv", "--train.epochs", "1", "--console", "quiet")
+    assert lucid("train", *words)[0] == 0
+    assert load(RUN / "config.toml", environ={}).model.name == "mlp"
+    code, _, err = lucid("train", *words)
+    assert (code, err) == (0, "")
+    assert lucid("resume", str(RUN), "--train.epochs", "2", "--console", "quiet")[0] == 0
+    assert lucid("predict", str(RUN), "flowers.csv")[0] == 0
+    assert "model mlp: MLP" in " ".join(lucid("plan", *words[:2])[1].split())
+
+
+def test_auto_goes_on_only_with_the_model_that_it_means(lucid: Lucid, flowers: str) -> None:
+    """A folder with another model is refused, as with any other change."""
+    lucid("train", "--train.max_steps", "1", "--model.name", "mlp", "--console", "quiet")
+    code, _, err = lucid("train", "--train.max_steps", "1", "--console", "quiet")
+    assert code == 2
+    assert " ".join(err.split()).count("model.name 'mlp' 'cnn' refused") == 1
+
+
 def test_quiet_and_json_print_what_they_say(lucid: Lucid, flowers: str) -> None:
     """Nothing; and only records."""
     assert lucid("train", flowers, "--console", "quiet")[1] == ""

@@ -70,7 +70,7 @@ def test_options_change_the_model() -> None:
     [
         ("cnn", (5,), "'cnn' takes images (channels, height, width), the data has rows of shape (5,)"),
         ("gpt", (1, 8, 8), "'gpt' takes rows of tokens (length,)"),
-        ("cn", (5,), "model.name = 'cn' is not known. Did you mean 'cnn'? Known: mlp, cnn"),
+        ("cn", (5,), "model.name = 'cn' is not known. Did you mean 'cnn'? Known: auto, mlp, cnn"),
     ],
 )
 def test_what_does_not_fit_the_data_is_said(name: str, shape: tuple[int, ...], words: str) -> None:

@@ -45,7 +45,8 @@ def check_folder(config: RunConfig) -> None:
 
 def _is_settled(key: str, config: RunConfig) -> bool:
     """Whether a setting says nothing about the run, or was left open and settled when the run was built."""
-    return key in ("run_dir", "train.changes") or (key == "train.threads" and config.train.threads is None)
+    left_open = {"train.threads": config.train.threads is None, "model.name": config.model.name == "auto"}
+    return key in ("run_dir", "train.changes") or left_open.get(key, False)
 
 
 def _refuse_other_content(folder: Path) -> None:

@@ -204,7 +204,7 @@ def print_config(
 ) -> None:
     """Print every setting in effect as TOML: a file to start from.
 
-    Example: lucid config --data.name csv:houses.csv --model.name mlp > houses.toml
+    Example: lucid config --data.name csv:houses.csv --model.options.width 64 > houses.toml
 
     Args:
         config: TOML or YAML file.

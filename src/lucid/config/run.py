@@ -16,8 +16,9 @@ Options = dict[str, Any]
 class ModelConfig:
     """What is trained."""
 
-    name: str = "cnn"
-    """mlp, cnn, resnet, gpt, timm:NAME, torchvision:NAME, transformers:NAME, or my_module:factory."""
+    name: str = "auto"
+    """mlp, cnn, resnet, gpt, timm:NAME, torchvision:NAME, transformers:NAME, or my_module:factory. auto: cnn for
+    images, gpt for the tokens of a text, mlp for other rows; the run's settings then have that name."""
     weights: str | None = None
     """Checkpoint (.lcs or .safetensors) whose weights the model starts from. None: fresh weights."""
     options: Options = field(default_factory=dict)

@@ -15,6 +15,18 @@ OURS = {"mlp": "MLP", "cnn": "CNN", "resnet": "ResNet", "gpt": "GPT"}
 LIBRARIES = ("timm", "torchvision", "transformers")
 
 
+def choose(task: str, input_shape: tuple[int, ...]) -> str:
+    """Return which of our models `auto` means for data of this task and rows of this shape.
+
+    Example:
+        >>> choose("classification", (1, 28, 28)), choose("regression", (5,))
+        ('cnn', 'mlp')
+    """
+    if task == "language-modelling":
+        return "gpt"
+    return "cnn" if len(input_shape) == 3 and min(input_shape[1:]) >= 4 else "mlp"
+
+
 def build(name: str, options: Mapping[str, Any], *, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
     """Make the model that a configuration names, with fresh weights from torch's current random stream.
 
@@ -42,8 +54,10 @@ def build(name: str, options: Mapping[str, Any], *, input_shape: tuple[int, ...]
 
         return _module(getattr(outside, library)(rest, options, **given), name)
     if not rest:
-        known = [*OURS, *(f"{library}:NAME" for library in LIBRARIES), "my_module:factory"]
-        raise ConfigError(f"model.name = {name!r} is not known.{nearest(name, OURS)} Known: {', '.join(known)}.")
+        known = ["auto", *OURS, *(f"{library}:NAME" for library in LIBRARIES), "my_module:factory"]
+        raise ConfigError(
+            f"model.name = {name!r} is not known.{nearest(name, ['auto', *OURS])} Known: {', '.join(known)}."
+        )
     return _module(call(import_object(name, "model.name"), options, "model.options", given), name)
 
 
