@@ -274,6 +274,29 @@ def test_meters_are_means_over_everything_since_the_last_read(monkeypatch: pytes
     }  # fmt: skip
 
 
+def test_norms_are_kept_in_memory_that_was_taken_before() -> None:
+    """100 norms stand in two blocks: none stays where it was made, in the middle of what activations have just left."""
+    meters = Meters()
+    for step in range(100):
+        meters.add(torch.tensor(0.0), torch.tensor(float(step)), 1, None)
+    assert len({norm.untyped_storage().data_ptr() for norm in meters.norms}) == 2
+    assert meters.read()["train/grad_norm"] == 99 / 2
+
+
+def test_a_state_of_the_meters_does_not_change_with_them() -> None:
+    """What `state_dict` gave stays as it was when the memory of the norms is used again, and loads into new meters."""
+    meters, other = Meters(), Meters()
+    for norm in (1.0, 2.0):
+        meters.add(torch.tensor(0.0), torch.tensor(norm), 1, None)
+    state = meters.state_dict()
+    meters.read()
+    for _ in range(3):
+        meters.add(torch.tensor(0.0), torch.tensor(9.0), 1, None)
+    other.load_state_dict(state)
+    other.add(torch.tensor(0.0), torch.tensor(6.0), 1, None)
+    assert other.read()["train/grad_norm"] == 3.0
+
+
 def test_apart_under_a_scaler_gives_the_fp32_gradient() -> None:
     """Losses kept apart are scaled and unscaled like any other."""
     data, one, other = (inputs(20, 3), class_targets([True, False] * 10)), Net(), Net()
