@@ -105,14 +105,15 @@ class Guard:
             )
         assert session.store is not None  # noqa: S101  # there is a folder: seen at set-up
         session.store.wait()
-        entry = session.store.latest()
-        if entry is None:
+        restored = session.store.restore()
+        if restored is None:
             raise NonFiniteError(f"no good checkpoint is left to go back to after {where}.")
         if self._source is not None:
             self._source.close()  # before a stream is told where to go on
         rollbacks = state.progress.rollbacks + 1
         omitted = [*state.progress.omitted, [window.epoch, window.start]]
-        session.take(session.store.load(entry))
+        entry, tree = restored
+        session.take(tree)
         state.progress.rollbacks, state.progress.omitted = rollbacks, omitted
         for parameter in state.parameters():
             parameter.grad = None

@@ -23,7 +23,7 @@ from lucid.records import Record, words
 from lucid.records.outcome import FINISHED
 from lucid.report import JsonlReport, Reports
 from lucid.run_folder import describe_run, make_folder
-from lucid.serialization import Store
+from lucid.serialization import Entry, Store
 from lucid.signals import EXIT_INTERRUPTED, Deadline, Stopped, exit_code, listen
 from lucid.state import TrainState, model_state
 from lucid.utils.data import Feed
@@ -186,24 +186,23 @@ class Session:
         monitor = state.config.monitor or "eval/loss"
         fresh = state.progress.evaluated == state.progress.step
         value = state.metrics.get(monitor) if fresh else None
-        name = f"step-{state.progress.step:08d}.lcs"
-        self.write("save", info={"path": f"checkpoints/{name}", "value": value}, epoch=window.epoch)
         started = time.monotonic()
-        self.store.save(
-            self.tree(window),
+        path = self.store.save(
+            self.tree(window.data_state or self.feed.state_dict()),
             step=state.progress.step,
             value=value,
             meta={"epoch": state.progress.epoch, "metrics": state.metrics if fresh else {}},
         )
+        self.write("save", info={"path": f"checkpoints/{path.name}", "value": value}, epoch=window.epoch)
         if self.deadline.wants_save_time():
             self.store.wait()
         self.deadline.save_seconds = max(self.deadline.save_seconds, time.monotonic() - started)
 
-    def tree(self, window: Window) -> dict[str, Any]:
+    def tree(self, data_state: dict[str, Any]) -> dict[str, Any]:
         """Return all that a checkpoint holds."""
         return {
             **self.state.state_dict(),
-            "data": window.data_state or self.feed.state_dict(),
+            "data": data_state,
             "callbacks": self.callbacks.state_dict(),
             "config": self.settings,
             "compared": self.compared,
@@ -211,16 +210,24 @@ class Session:
         }
 
     def _resume(self) -> bool:
-        entry = None if self.store is None else self.store.latest()
-        if self.store is None or entry is None:
+        if self.store is None:
+            return False
+        store = self.store
+        found: list[changes.Change] = []
+
+        def compare(entry: Entry) -> None:
+            found[:] = changes.compare(store.load(entry, select="compared"), self.compared)
+            if self.state.config.changes == "refuse":
+                changes.refuse(found, str(entry.path))
+
+        # The model is read in place, without a second copy of its weights; for the rest there is nothing yet.
+        live = {**dict.fromkeys(self.tree({})), "model": model_state(self.state.model)}
+        restored = store.restore(live, before=compare)
+        if restored is None:
             self._refuse_foreign()
             return False
-        found = changes.compare(self.store.load(entry, select="compared"), self.compared)
-        if self.state.config.changes == "refuse":
-            changes.refuse(found, str(entry.path))
         given = changes.Given(self.state)
-        live = {"model": model_state(self.state.model)}  # read in place: no second copy of the weights
-        self.take(self.store.load_into(entry, live, strict=False))
+        self.take(restored[1])
         given.take_effect(self.state, found)
         self._go_on(found)
         return True

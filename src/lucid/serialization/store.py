@@ -276,13 +276,17 @@ class Store:
 
         found = self._catalog.first(entries, attempt)
         if found is None and tried and tree is not None:
-            raise CheckpointError(
-                f"{self.folder} must hold a good checkpoint, got {len(entries)} broken ones, of which "
-                f"{tried[-1].path.name} has overwritten the live state. Move them away to begin anew."
-            )
+            raise _overwritten(self.folder, tried[-1], len(entries))
         return found
 
 
 def _verify(entry: Entry) -> None:
     with Reader(entry.url or entry.path) as reader:
         reader.chunks.verify()
+
+
+def _overwritten(folder: Path, entry: Entry, count: int) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} must hold a good checkpoint, got {count} broken ones, of which {entry.path.name} has overwritten "
+        "the live state. Move them away to begin anew."
+    )
