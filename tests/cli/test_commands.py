@@ -91,6 +91,25 @@ def test_language_model_goes_on_writing(lucid: Lucid, tmp_path: Path) -> None:
     assert one == other
 
 
+def test_predict_says_what_is_odd_beside_its_answers(lucid: Lucid, run: str) -> None:
+    """On the error stream; the answers are as they were."""
+    Path("new.csv").write_text("wide,long\n1,0.1\n")
+    Path("odd.csv").write_text("wide,long\n1,1000\n")
+    assert lucid("predict", run, "new.csv")[2] == ""
+    code, out, err = lucid("predict", run, "odd.csv")
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert err.startswith("lucid: note: column 'long': half of the rows lie ")
+
+
+def test_predict_and_evaluate_take_the_device_that_they_are_told(lucid: Lucid, run: str) -> None:
+    """By name; one that is not here is said before anything is read."""
+    Path("new.csv").write_text("wide,long\n1,0.1\n2,2.1\n")
+    assert lucid("predict", run, "new.csv", "--device", "cpu") == lucid("predict", run, "new.csv")
+    for words in (("predict", run, "none.csv"), ("evaluate", run)):
+        code, _, err = lucid(*words, "--device", "xpu:9")
+        assert (code, "xpu" in err) == (2, True), err
+
+
 @pytest.mark.parametrize("name", ["none.csv", "flowers.toml"])
 def test_predict_names_rows_that_do_not_fit(lucid: Lucid, run: str, name: str) -> None:
     """Missing, or another kind of file."""

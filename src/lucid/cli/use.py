@@ -29,6 +29,7 @@ def evaluate_checkpoint(
     checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")],
     on: Literal["test", "validation", "train"] = "test",
     json: bool = False,
+    device: str = "auto",
 ) -> int:
     """Judge a trained model on rows of its own data.
 
@@ -38,8 +39,9 @@ def evaluate_checkpoint(
         checkpoint: a .lcs file, or the folder of a run (its best checkpoint).
         on: which rows.
         json: print JSON.
+        device: where: "auto" takes the best there is, as the training does; else a torch name such as "cpu".
     """
-    values = judge(checkpoint, on)
+    values = judge(checkpoint, on, device)
     if json:
         print(_json(values))
     else:
@@ -48,8 +50,8 @@ def evaluate_checkpoint(
     return 0
 
 
-def judge(checkpoint: Path, on: str) -> dict[str, Any]:
-    """Return the metrics of a checkpoint on its own rows.
+def judge(checkpoint: Path, on: str, where: str = "auto") -> dict[str, Any]:
+    """Return the metrics of a checkpoint on its own rows, computed on a device.
 
     Raises:
         DataError: there are no such rows, or the data changed since the training.
@@ -63,6 +65,7 @@ def judge(checkpoint: Path, on: str) -> dict[str, Any]:
     from lucid.trained import load_trained
     from lucid.utils.data import DataLoader
 
+    device = choose_device(where)
     trained = load_trained(checkpoint)
     data = build_data(trained.config)
     if data.split != trained.meta["split"]:
@@ -73,7 +76,6 @@ def judge(checkpoint: Path, on: str) -> dict[str, Any]:
     task = make_task(trained.config.task, trained.config.loss, data.task, data.transform_state)
     step = UserStep(task.train_step, task.eval_step) if task.train_step else Supervised(task.loss)
     size = trained.config.data.eval_batch_size or 4 * trained.config.data.batch_size
-    device = choose_device("auto")
     values = evaluation.evaluate(
         trained.model.to(device),
         DataLoader(rows, batch_size=size),
@@ -99,6 +101,7 @@ def predict_rows(
     length: int = 200,
     temperature: float = 0.8,
     seed: int = 0,
+    device: str = "auto",
 ) -> int:
     """Answers of a trained model for new rows. Everything needed is in the checkpoint.
 
@@ -108,15 +111,20 @@ def predict_rows(
         checkpoint: a .lcs file, or the folder of a run (its best checkpoint).
         source: what the model was trained on: a table, an image or a folder of images, a .npy or .npz file, or, for a
             language model, a text file that it goes on writing. Nothing is inverted: the digits are light on black.
+            What is odd about the rows is said on the error stream.
         out: write a CSV file instead of printing.
         json: print a JSON line per row.
         length: tokens that a language model writes.
         temperature: how freely it chooses; 0 always takes the likeliest.
         seed: of its choices.
+        device: where: "auto" takes the best there is, as the training does; else a torch name such as "cpu".
     """
+    from lucid.devices import choose_device
     from lucid.trained import load_trained
 
+    place = choose_device(device)
     trained = load_trained(checkpoint)
+    trained.model.to(place)
     if trained.meta["task"] == "language-modelling":
         print(write_on(trained, source, length, temperature, seed))
         return 0
@@ -126,10 +134,11 @@ def predict_rows(
 
 
 def answer(trained: Trained, source: Path) -> list[dict[str, Any]]:
-    """Return one answer per row of a file."""
+    """Return one answer per row of a file, computed where the model is; say what is odd about the rows."""
     import torch
 
     from lucid.datasets import read_rows
+    from lucid.datasets.doubts import doubts
 
     state = trained.meta["transform_state"]
     if "kind" not in state:
@@ -138,8 +147,11 @@ def answer(trained: Trained, source: Path) -> list[dict[str, Any]]:
             "Use lucid.load_model(path) there."
         )
     x, names = read_rows(source, state)
+    for line in doubts(source, x, state):
+        print(f"lucid: note: {line}", file=sys.stderr)
+    device = next(trained.model.parameters()).device
     with torch.no_grad():
-        output = torch.cat([trained.model(part) for part in torch.split(x, 1024)])
+        output = torch.cat([trained.model(part.to(device)).cpu() for part in torch.split(x, 1024)])
     return [{"row": name, **one} for name, one in zip(names, _answers(trained, output), strict=True)]
 
 
@@ -172,10 +184,11 @@ def write_on(trained: Trained, source: Path, length: int, temperature: float, se
 
     state = trained.meta["transform_state"]
     ids = read_rows(source, state)[0]
+    device = next(trained.model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for _ in range(length):
-            logits = trained.model(ids[:, -state["block_size"] :])[:, -1]
+            logits = trained.model(ids[:, -state["block_size"] :].to(device))[:, -1].cpu()
             if temperature > 0:
                 chosen = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
             else:

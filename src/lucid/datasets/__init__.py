@@ -1,7 +1,8 @@
 """Real data by name or place.
 
 `bundle`: what every data set hands over. `split`: seeded parts. `digits`, `images`, `table` (with `columns`), `arrays`,
-`text`, `hub`, `own`: the sources. `scaling`: mean and standard deviation. `rows`: raw rows for prediction.
+`text`, `hub`, `own`: the sources. `scaling`: mean and standard deviation. `rows`: raw rows for prediction; `doubts`:
+what is odd about them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from lucid.datasets.bundle import DataBundle, pick
+from lucid.datasets.images import brightness
 from lucid.datasets.scaling import Scaler
 from lucid.datasets.split import split_rows
 from lucid.datasets.text import encode
@@ -117,7 +118,8 @@ def _features(data: Any, columns: list[str], length: int) -> tuple[torch.Tensor,
             raise DataError(f"the images of column {columns[0]!r} have different sizes. Use image-folder:DIR instead.")
         pixels = torch.from_numpy(numpy.stack(arrays))
         pixels = pixels.unsqueeze(1) if pixels.dim() == 3 else pixels.permute(0, 3, 1, 2).contiguous()
-        return pixels, {"kind": "image", "shape": list(pixels.shape[1:]), "scale": 255.0}
+        state = {"kind": "image", "shape": list(pixels.shape[1:]), "scale": 255.0, "brightness": brightness(pixels)}
+        return pixels, state
     try:
         numbers = [torch.tensor(data[column][:], dtype=torch.float32).reshape(len(data), -1) for column in columns]
     except (TypeError, ValueError) as error:

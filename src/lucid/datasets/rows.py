@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import torch
 
-from lucid.datasets.images import SUFFIXES, read_image
+from lucid.datasets.images import SUFFIXES, image_files, read_image
 from lucid.datasets.scaling import Scaler
 from lucid.datasets.table import apply_columns, read_table
 from lucid.datasets.text import encode
@@ -59,9 +59,7 @@ def _table(path: Path, state: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _images(path: Path, state: Mapping[str, Any]) -> tuple[torch.Tensor, list[str]]:
-    files = [path]
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+    files = image_files(path)
     if not files:
         raise DataError(f"no images under {path}.")
     return torch.stack([read_image(file, dict(state)) for file in files]), [str(file) for file in files]
