@@ -189,6 +189,11 @@ def test_completion_scripts_know_commands_and_settings(lucid: Lucid) -> None:
         assert code == 0
         assert "train.gradient_accumulation_steps" in out
     assert lucid("completion", "dos")[0] == 2
+    code, _, err = lucid("completion", "fish")
+    assert (code, err) == (
+        2,
+        "lucid: ConfigError: lucid completion needs one of bash, zsh, tcsh, got fish. There is no script for fish.\n",
+    )
 
 
 def test_new_project_trains_by_itself_and_by_the_command(lucid: Lucid, tmp_path: Path) -> None:

@@ -317,3 +317,25 @@ def test_trackers_get_the_records_too(lucid: Lucid, flowers: str) -> None:
     assert code == 2
     assert "Did you mean 'tensorboard'?" in err
     assert not Path("other").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "said"),
+    [
+        (2, (), "2 rows are too few to keep any for validation (data.validation 0.15) and test (data.test 0.15): "
+                "nothing is evaluated. Add rows or raise the share."),
+        (5, ("--data.validation", "0"), "5 rows are too few to keep any for test (data.test 0.15): "
+                                        "the model is not tested at the end. Add rows or raise the share."),
+        (5, ("--data.validation", "0", "--data.test", "0"), None),
+    ],
+)  # fmt: skip
+def test_rows_too_few_for_all_parts_are_told(
+    lucid: Lucid, tmp_path: Path, rows: int, settings: tuple[str, ...], said: str | None
+) -> None:
+    """In one line, by the plan and at the start; not if nobody asked for that part."""
+    (tmp_path / "few.csv").write_text("a,y\n" + "".join(f"{number},{'xz'[number % 2]}\n" for number in range(rows)))
+    words = ("--data.name", "csv:few.csv", "--model.name", "mlp", "--train.epochs", "1", *settings)
+    plan, err = lucid("plan", *words)[1], lucid("train", *words, "--console", "plain")[2]
+    notes = [line.split(None, 1)[1] for line in plan.splitlines() if line.startswith("  note ")]
+    assert (notes, err) == (([said], f"lucid: {said}\n") if said else ([], ""))
+    assert lucid("train", *words, "--console", "quiet", "--run_dir", "runs/b")[2] == ""

@@ -18,7 +18,8 @@ def completion(words: Sequence[str]) -> int:
     if wants_help(words):
         return arguments(print_completion, words, "completion")
     if len(words) != 1 or words[0] not in get_args(Shell):
-        raise ConfigError(f"lucid completion needs one of {', '.join(get_args(Shell))}.")
+        shells, fish = ", ".join(get_args(Shell)), " There is no script for fish." if "fish" in words else ""
+        raise ConfigError(f"lucid completion needs one of {shells}, got {' '.join(words) or 'nothing'}.{fish}")
 
     tyro.extras.subcommand_cli_from_dict(
         _all(), prog="lucid", args=["--tyro-print-completion", words[0]], use_underscores=True
@@ -27,7 +28,7 @@ def completion(words: Sequence[str]) -> int:
 
 
 def print_completion(shell: tyro.conf.Positional[Shell]) -> int:
-    """Print a script that completes lucid's commands and settings.
+    """Print a script that completes lucid's commands and settings. There is none for fish.
 
     Example: lucid completion bash > ~/.local/share/bash-completion/completions/lucid
 

@@ -128,6 +128,18 @@ def rates_text(built: Built) -> str:
     return "\n".join(plot(learning_rates(Target(built.trainer, built.train_loader), plan)))
 
 
+def missing_rows(built: Built) -> str | None:
+    """Return what to know about a data set that is too small for the parts that were asked for; None if it is not."""
+    asked = {"validation": built.config.data.validation, "test": built.config.data.test}
+    missing = {name: share for name, share in asked.items() if share and getattr(built.data, name) is None}
+    if not missing:
+        return None
+    count = sum(int(built.data.split.get(name, 0)) for name in ("train", *asked))
+    names = " and ".join(f"{name} (data.{name} {share:g})" for name, share in missing.items())
+    effect = "nothing is evaluated" if "validation" in missing else "the model is not tested at the end"
+    return f"{_counted(count, 'row')} are too few to keep any for {names}: {effect}. Add rows or raise the share."
+
+
 def plan_text(built: Built) -> str:
     """Return the plan of a run.
 
@@ -160,6 +172,9 @@ def plan_text(built: Built) -> str:
     ]
     if plan.short_window:
         lines.insert(-4, ("short window", f"the last step of an epoch has {plan.short_window} micro-batches"))
+    missing = missing_rows(built)
+    if missing:
+        lines.append(("note", missing))
     return "\n".join(_columns(lines))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,7 +59,7 @@ def run(config: RunConfig, console: Console, profile: bool = False, trace: bool 
 
     check_folder(config)
     from lucid.build import build
-    from lucid.cli.ending import _Started
+    from lucid.cli.ending import _Started, missing_rows
     from lucid.records.outcome import INTERRUPTED
     from lucid.report import ConsoleReport
     from lucid.report.trackers import make
@@ -67,6 +68,9 @@ def run(config: RunConfig, console: Console, profile: bool = False, trace: bool 
     started = _Started()
     trackers = [make(name, str(config.run_dir)) for name in config.trackers]
     built = build(config, reports=[ConsoleReport(console, ending=False), *trackers], callbacks=[started])
+    missing = missing_rows(built)
+    if missing and console not in ("quiet", "json"):
+        print(f"lucid: {missing}", file=sys.stderr)
     if profile:
         from lucid.profiling import Profile
 
