@@ -4,16 +4,17 @@ from torch import nn as nn
 
 from lucid import amp as amp
 from lucid import callbacks as callbacks
-from lucid import check as check
 from lucid import config as config
 from lucid import dashboard as dashboard
 from lucid import datasets as datasets
 from lucid import distributed as distributed
 from lucid import errors as errors
+from lucid import finders as finders
 from lucid import metrics as metrics
 from lucid import models as models
 from lucid import optim as optim
 from lucid import records as records
+from lucid import replay as replay
 from lucid import report as report
 from lucid import rng as rng
 from lucid import serialization as serialization
@@ -21,6 +22,7 @@ from lucid import utils as utils
 from lucid.callbacks import EMA as EMA
 from lucid.callbacks import Callback as Callback
 from lucid.callbacks import EarlyStopping as EarlyStopping
+from lucid.check import CallableModule as _CheckModule
 from lucid.config import TrainConfig as TrainConfig
 from lucid.devices import metal_if_available as metal_if_available
 from lucid.evaluation import evaluate as evaluate
@@ -33,4 +35,5 @@ from lucid.trainer import Result as Result
 from lucid.trainer import Trainer as Trainer
 
 seed_everything = _seed_all
+check: _CheckModule  # a module that can be called
 __version__: str

@@ -52,11 +52,12 @@ def run(
     return check_all(factory, steps=steps, start=start, run_dir=run_dir)
 
 
-class _Callable(types.ModuleType):
-    """Lets the module be called."""
+class CallableModule(types.ModuleType):
+    """This module, which can be called as `run`."""
 
-    def __call__(self, factory: Any, **options: Any) -> Report:
-        return run(factory, **options)
+    def __call__(self, factory: Any, *, steps: int = 6, start: str = "auto", run_dir: str | None = None) -> Report:
+        """Do what `run` does."""
+        return run(factory, steps=steps, start=start, run_dir=run_dir)
 
 
-sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__class__ = CallableModule
