@@ -19,9 +19,10 @@ SRC = Path(lucid.__file__).parent
 FILES = sorted(path for path in SRC.rglob("*.py"))
 
 SPINE = (
-    "windows", "plan", "undo", "spikes", "verdict", "state", "loss_rules", "losses", "callbacks", "tally", "step",
-    "closures", "compilations", "compiled", "evaluation", "loop", "bundle", "probe", "guard", "pieces", "changes",
-    "environment", "signals", "session", "run_folder", "trainer", "run", "replay", "finders", "profiling", "check",
+    "windows", "plan", "undo", "spikes", "verdict", "state", "inputs", "loss_rules", "losses", "callbacks", "tally",
+    "step", "closures", "compilations", "compiled", "evaluation", "loop", "bundle", "probe", "guard", "pieces",
+    "changes", "environment", "signals", "session", "run_folder", "trainer", "run", "replay", "finders",
+    "profiling", "check",
 )  # fmt: skip
 SHELVES = {
     "errors": 0,

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lucid.errors import LossError
+from lucid.inputs import explained
 from lucid.loss_rules import Count, check_fit, check_labels, count_rule, label_count
 
 RESERVED = {"grad_norm", "lr", "skipped_steps", "rows", "rows_per_second"}
@@ -59,7 +60,7 @@ class Supervised:
     def __init__(self, loss: Callable[[Any, Any], Tensor] | None) -> None:
         self.loss = loss
         self.rule, self._count = count_rule(loss)
-        self._checked = False
+        self._checked = self._begun = False
 
     def __call__(self, model: nn.Module, batch: Any) -> Loss:
         """Return the loss of one micro-batch."""
@@ -68,10 +69,17 @@ class Supervised:
             output, count = model(inputs), self._count
             value = self.loss(output, target)  # type: ignore[misc]  # there is one: seen on the first batch
             return Loss(value, counter=None if count is None else lambda: count(output, target))
-        return self._first(model, batch)
+        if self._begun:
+            return self._first(model, batch)
+        loss = explained(self._first, model, batch)
+        self._begun = True
+        return loss
 
     def evaluate(self, model: nn.Module, batch: Any) -> Output:
         """Return output, target and, where it can be computed, the loss of one batch."""
+        return explained(self._evaluate, model, batch)
+
+    def _evaluate(self, model: nn.Module, batch: Any) -> Output:
         if isinstance(batch, Mapping):
             return self._own_loss(model, batch)
         inputs, target = _pair(batch)
@@ -130,10 +138,10 @@ class UserStep:
 
     def __call__(self, model: nn.Module, batch: Any) -> Loss:
         """Return the loss of one micro-batch."""
-        loss = as_loss(self.function(model, batch))
-        if not self._checked:
-            checked(loss)
-            self._checked = True
+        if self._checked:
+            return as_loss(self.function(model, batch))
+        loss = checked(as_loss(explained(self.function, model, batch)))
+        self._checked = True
         return loss
 
     def evaluate(self, model: nn.Module, batch: Any) -> Output:
