@@ -181,3 +181,32 @@ def test_the_table_comes_last(tmp_path: Path, clock: list[float], monkeypatch: p
     assert [line.split() for line in stream.getvalue().splitlines() if "7.00" in line] == [
         ["other", "7.00", "100.0%"], ["sum", "7.00"],
     ]  # fmt: skip
+
+
+def test_a_loop_of_your_own_is_measured(clock: list[float], tmp_path: Path) -> None:
+    """Seconds go to the stage that they pass in; the weights are those of a loop that is not measured."""
+    weights = []
+    for measured in (False, True):
+        torch.manual_seed(0)
+        model, told = nn.Linear(4, 3), io.StringIO()
+        loader = DataLoader(TensorDataset(torch.randn(24, 4), torch.randint(3, (24,))), batch_size=4)
+        optimizer = lucid.optim.AdamW(model.parameters())
+        config = lucid.TrainConfig(epochs=1, gradient_accumulation_steps=2, log_every=1, device="cpu")
+        run = lucid.Run(model, optimizer, loader, config=config, run_dir=tmp_path / str(measured), reports=())
+        if measured:
+            run.profile = Profile(stream=told)
+            model.bias.register_hook(lambda gradient: clock.append(clock.pop() + 10))
+            optimizer.register_step_pre_hook(lambda *arguments: clock.append(clock.pop() + 100))
+        for x, y in run:
+            loss = F.cross_entropy(model(x), y)
+            clock[0] += 1
+            run.step(loss)
+            if run.eval_due:
+                run.evaluate(loader, loss=F.cross_entropy)
+        assert vars(run).keys().isdisjoint({"step", "_backward", "_update", "evaluate"})
+        weights.append(model.weight.detach().clone())
+    records = [json.loads(line) for line in (tmp_path / "True" / "records.jsonl").read_text().splitlines()]
+    logged = [record["values"] for record in records if record["kind"] == "log"]
+    assert [(one["time/forward"], one["time/backward"], one["time/optimizer"]) for one in logged] == [(2, 20, 100)] * 3
+    assert "optimizer      300.00" in told.getvalue()
+    assert torch.equal(*weights)

@@ -2,6 +2,7 @@
 
     trainer.profile = Profile()          # what `lucid train --profile` does
     trainer.fit(loader)                  # log records gain time/data, time/forward, ...; a table at the end
+    run.profile = Profile()              # the same for a loop of your own
 
 A run without a profile has nothing of this in its loop: step, windows and services are wrapped from outside.
 """
@@ -99,18 +100,47 @@ class Profile:
 
     def fit(self, state: TrainState, windows: Iterator[Window], step: Step, plan: Plan, services: Services) -> None:
         """Do what `lucid.loop.fit` does, measured."""
-        device = state.device
-        self.stages = stages = Stages(None if device.type == "cpu" else lambda: torch.accelerator.synchronize(device))
+        stages = self._begin(state, services)
         if services.evaluate is not None:
             services.evaluate = stages.timed("evaluation", services.evaluate)
-        services.save = stages.timed("save", services.save)
-        services.write = self._writing(services.write)
         try:
             loop.fit(state, self._data(windows), self._step(step), plan, services)
         finally:
-            if self._tracer is not None:
-                self._tracer.stop()
-                self._tracer = None
+            self._end_trace()
+
+    def loop(self, run: Any, services: Services, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the micro-batches of a `lucid.Run`, measured: what its loop does outside the run counts as forward.
+
+        Args:
+            run: its backward pass, update and evaluation are measured while its loop goes on.
+            services: what is called when something is due.
+            batches: what the run gives.
+        """
+        stages = self._begin(run.state, services)
+        names = {"step": "other", "_backward": "backward", "_update": "optimizer", "evaluate": "evaluation"}
+        for name, stage in names.items():
+            setattr(run, name, stages.timed(stage, getattr(run, name)))
+        run.step = self._traced(run.step)
+        try:
+            for batch in self._data(batches):
+                with stages.stage("forward"):
+                    yield batch
+        finally:
+            for name in names:
+                delattr(run, name)
+            self._end_trace()
+
+    def _begin(self, state: TrainState, services: Services) -> Stages:
+        device = state.device
+        self.stages = Stages(None if device.type == "cpu" else lambda: torch.accelerator.synchronize(device))
+        services.save = self.stages.timed("save", services.save)
+        services.write = self._writing(services.write)
+        return self.stages
+
+    def _end_trace(self) -> None:
+        if self._tracer is not None:
+            self._tracer.stop()
+            self._tracer = None
 
     def _step(self, step: Step) -> Step:
         """The forward pass is inside the gradients, and they are inside the step: what is left of each is its own."""
@@ -118,7 +148,10 @@ class Profile:
         if hasattr(inner, "forward") and hasattr(inner, "gradients"):
             inner.forward = self.stages.timed("forward", inner.forward)
             inner.gradients = self.stages.timed("backward", inner.gradients)
-        timed = self.stages.timed("optimizer", inner)
+        return self._traced(self.stages.timed("optimizer", inner))
+
+    def _traced(self, timed: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the step with its part in the trace, if there is to be one."""
         if self.trace is None:
             return timed
         self._tracer = torch.profiler.profile(
@@ -137,13 +170,13 @@ class Profile:
 
         return traced
 
-    def _data(self, windows: Iterator[Window]) -> Iterator[Window]:
+    def _data(self, source: Iterator[Any]) -> Iterator[Any]:
         while True:
             with self.stages.stage("data"):
-                window = next(windows, None)
-            if window is None:
+                found = next(source, None)
+            if found is None:
                 return
-            yield window
+            yield found
 
     def _writing(self, write: Callable[[Record], None]) -> Callable[[Record], None]:
         def measured(record: Record) -> None:

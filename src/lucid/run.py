@@ -98,6 +98,8 @@ class Run:
         self._tally: Tally | None = None
         self._is_stepped = False
         self._end: Result | None = None
+        self.profile: Any = None
+        """A `lucid.profiling.Profile` to measure the loop with; None: nothing is measured."""
 
     @property
     def state(self) -> TrainState:
@@ -137,17 +139,11 @@ class Run:
         tally = self._tally
         if tally is None or tally.is_full:
             raise LossError("run.step(loss) must be called once for each micro-batch that the run gives.")
-        try:
-            self._trainer.precision.scale(tally.share(checked(Loss(loss, count)))).backward()
-        except (RuntimeError, MemoryError) as error:
-            self._tally = None  # a part of its gradient may be there: the window cannot be finished
-            if is_out_of_memory(error):
-                error.add_note(_OUT_OF_MEMORY.format(step=self.state.step + 1, rows=max(self._held.rows)))
-            raise
+        self._backward(tally, Loss(loss, count))
         if not tally.is_full:
             return False
         session = self._open
-        result = update(session.state, tally)
+        result = self._update(session.state, tally)
         self._is_stepped = count_step(session.state, self._held, result, session.plan, session.services)
         return True
 
@@ -189,12 +185,24 @@ class Run:
                 session.callbacks.on_train_start(session.state)
             try:
                 if not session.is_done:
-                    yield from self._batches(session)
+                    batches = self._batches(session)
+                    yield from batches if self.profile is None else self.profile.loop(self, session.services, batches)
             finally:
                 session.callbacks.on_train_end(session.state)
                 self._session = self._window = self._tally = None
         self._end = session.result()
         session.leave_if_interrupted()
+
+    _update = staticmethod(update)
+
+    def _backward(self, tally: Tally, loss: Loss) -> None:
+        try:
+            self._trainer.precision.scale(tally.share(checked(loss))).backward()
+        except (RuntimeError, MemoryError) as error:
+            self._tally = None  # a part of its gradient may be there: the window cannot be finished
+            if is_out_of_memory(error):
+                error.add_note(_OUT_OF_MEMORY.format(step=self.state.step + 1, rows=max(self._held.rows)))
+            raise
 
     def _batches(self, session: Session) -> Iterator[Any]:
         state, plan, services = session.state, session.plan, session.services
