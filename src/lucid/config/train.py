@@ -46,8 +46,7 @@ class TrainConfig:
     keep_best: int = 1
     """Best checkpoints kept by `monitor`, in a slot of their own."""
     monitor: str | None = None
-    """Metric that decides what is best; a new best is then saved at its evaluation, whatever `save_every` says. None:
-    "eval/loss" where there is an evaluation, among the states that are saved anyway."""
+    """Metric that decides what is best; each new best is saved. None: eval/loss, among what is saved anyway."""
     mode: Literal["min", "max"] | None = None
     """Direction of `monitor`. Required unless the monitor is a loss."""
     patience: int = 0
@@ -65,14 +64,19 @@ class TrainConfig:
     max_time: float | None = None
     """Seconds after which the run saves and stops, the time of that save counted in. None: no limit."""
     save_errors: Literal["stop", "continue"] = "continue"
-    """What a disk that is full or fails does to checkpoints (after their retries) and records: stop the run, or go on
-    and try at the next one."""
+    """What a disk that is full or fails does after retries: stop the run, or go on and try at the next save."""
     changes: Literal["refuse", "accept"] = "refuse"
     """What a resume does with settings that change the run: refuse with a table of them, or go on with the new ones."""
     compile: bool = False
-    """Compile the model with `model.compile()`."""
+    """Compile forward pass, loss and backward pass as one function; `model.compile()` where that cannot be."""
     deterministic: bool = False
     """Ask torch for deterministic kernels (`torch.use_deterministic_algorithms`)."""
+    matmul_precision: Literal["highest", "high", "medium"] | None = None
+    """Of float32 matrix products, as in `torch.set_float32_matmul_precision`; "high" is TF32. None: what torch has."""
+    cudnn_benchmark: bool = False
+    """Have cuDNN time its convolutions and take the fastest: for batches of one shape. Not with `deterministic`."""
+    channels_last: bool = False
+    """Lay out the weights of 2-d convolutions with channels last: often faster on a GPU in half precision."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -108,6 +112,11 @@ class TrainConfig:
             value = getattr(self, name)
             if value not in allowed:
                 raise ConfigError(f"{where}.{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}.")
+        if self.cudnn_benchmark and self.deterministic:
+            raise ConfigError(
+                f"{where}.cudnn_benchmark must be false with {where}.deterministic: what is fastest may differ from "
+                "process to process, and with it the bits."
+            )
         if self.monitor is not None and self.mode is None and not self.monitor.endswith("loss"):
             raise ConfigError(
                 f'{where}.mode must be "min" or "max" for the monitor {self.monitor!r}: '
@@ -128,6 +137,7 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "precision": ("auto", "fp32", "bf16", "fp16"),
     "clip": ("norm", "value", "adaptive"),
     "mode": ("min", "max", None),
+    "matmul_precision": ("highest", "high", "medium", None),
     "non_finite": ("skip", "raise", "rollback"),
     "save_errors": ("stop", "continue"),
     "changes": ("refuse", "accept"),

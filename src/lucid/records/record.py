@@ -17,7 +17,7 @@ from typing import Any
 
 from lucid.errors import RecordError
 
-KINDS = ("plan", "log", "eval", "save", "skip", "resume", "stop", "end")
+KINDS = ("plan", "log", "eval", "save", "skip", "compile", "resume", "stop", "end")
 """Kinds that Lucid writes; a reader passes over kinds that it does not know."""
 
 CLOCK_PREFIXES = ("time/", "train/rows_per_second")

@@ -106,6 +106,10 @@ def _set_up(lines: Lines, choices: Choices) -> None:
         lines.add(1, "torch.use_deterministic_algorithms(True)")
     if train.threads is not None:
         lines.add(1, f"torch.set_num_threads({train.threads})")
+    if train.matmul_precision is not None:
+        lines.add(1, f"torch.set_float32_matmul_precision({literal(train.matmul_precision)})")
+    if train.cudnn_benchmark:
+        lines.add(1, "torch.backends.cudnn.benchmark = True")
     seed = "torch.manual_seed({})" if choices.is_all_ours else "seed_all({})"
     parts = f"train, {'validation' if choices.has_eval else '_'}, {'test' if choices.has_test else '_'}"
     lines.add(1, seed.format("SEED"), f"{parts} = load_data()")
@@ -115,8 +119,10 @@ def _set_up(lines: Lines, choices: Choices) -> None:
     if not choices.built.model.training:
         lines.add(1, "model.train()")
     lines.add(1, 'parameters = [p for group in optimizer.param_groups for p in group["params"]]')
+    if train.channels_last:
+        lines.add(1, "model.to(memory_format=torch.channels_last)")
     if train.compile:
-        lines.add(1, "model.compile()")
+        lines.add(1, "model.compile()  # the run compiles loss and backward with it: the last digits differ")
     if choices.mode == "fp16":
         lines.add(1, f"scaler = torch.amp.GradScaler({literal(choices.built.trainer.device.type)})")
     if _has_average(choices):
