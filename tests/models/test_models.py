@@ -102,12 +102,15 @@ def test_missing_library_says_how_to_get_it(library: str, monkeypatch: pytest.Mo
         build(f"{library}:x")
 
 
-def test_transformers_class_gives_logits() -> None:
-    """A tiny configuration, built here, no download."""
+def test_transformers_class_gives_logits(tmp_path: Path) -> None:
+    """A tiny configuration, built here, no download; weights of a folder are trained in fp32 whatever they lie in."""
     pytest.importorskip("transformers")
     small = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = build("transformers:BertForSequenceClassification", (6,), 3, intermediate_size=8, **small)
+    model: Any = build("transformers:BertForSequenceClassification", (6,), 3, intermediate_size=8, **small)
     assert model(torch.randint(0, 20, (2, 6))).shape == (2, 3)
+    model.model.to(torch.bfloat16).save_pretrained(tmp_path)
+    again = build(f"transformers:{tmp_path}", (6,), 3)
+    assert {p.dtype for p in again.parameters()} == {torch.float32}
     with pytest.raises(ConfigError, match="transformers has no class and finds no model"):
         build("transformers:./not-there")
 

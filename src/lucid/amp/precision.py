@@ -130,19 +130,23 @@ class Precision:
             self.scaler.update()
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuse a model whose own parameters are half precision where fp32 ones are needed.
+        """Refuse a model that would train parameters in half precision; frozen ones may be what they are.
 
         Raises:
-            PrecisionError: in fp16, for trainable half-precision parameters: their gradients cannot be unscaled.
+            PrecisionError: for trainable half-precision parameters. An update smaller than a 256th of a bf16 weight is
+                lost, layers of fp32 do not take their outputs, and in fp16 their gradients cannot be unscaled.
         """
-        if self.scaler is None:
-            return
         names = [name for name, p in model.named_parameters() if p.requires_grad and p.dtype in _HALF]
         if names:
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
             raise PrecisionError(
-                f"precision 'fp16' needs fp32 parameters, but these are in half precision: {shown}. "
-                "Leave out `model.half()` (or call `model.float()`): autocast lowers the forward pass by itself."
+                f"precision {self.mode!r} needs fp32 parameters, but these are in half precision: {shown}. Leave out "
+                "`model.half()` (or call `model.float()`): "
+                + (
+                    "for a forward pass in half precision take 'bf16' or 'fp16', whose autocast lowers it."
+                    if self.mode == "fp32"
+                    else "autocast lowers the forward pass by itself."
+                )
             )
 
     def describe(self) -> str:

@@ -48,9 +48,10 @@ def transformers(name: str, options: Mapping[str, Any], *, num_classes: int, **_
     options = dict(options)
     auto = getattr(library, options.pop("model_class", "AutoModelForSequenceClassification"))
     try:
-        return Logits(auto.from_pretrained(name, **{**labels, **options}))
+        model: nn.Module = auto.from_pretrained(name, **{**labels, **options})
     except OSError as error:
         raise ConfigError(f"model.name: transformers has no class and finds no model {name!r}: {error}") from error
+    return Logits(model.float())  # it comes in the type of its file; parameters stay fp32, autocast lowers the rest
 
 
 class Logits(nn.Module):
