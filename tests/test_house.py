@@ -21,7 +21,7 @@ FILES = sorted(path for path in SRC.rglob("*.py"))
 SPINE = (
     "windows", "plan", "undo", "spikes", "verdict", "state", "inputs", "loss_rules", "losses", "callbacks", "tally",
     "step", "closures", "compilations", "compiled", "evaluation", "loop", "bundle", "probe", "guard", "pieces",
-    "changes", "environment", "signals", "session", "run_folder", "trainer", "run", "replay", "finders",
+    "changes", "environment", "signals", "session", "run_folder", "kernels", "trainer", "run", "replay", "finders",
     "profiling", "check",
 )  # fmt: skip
 SHELVES = {

@@ -316,6 +316,19 @@ def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
         )
     optimizer.load_state_dict(saved)
     _keep_dtypes(optimizer, saved)
+    _follow_layouts(optimizer)
+
+
+def _follow_layouts(optimizer: Optimizer) -> None:
+    """Lay out state as its parameter is: torch's fused kernels pair numbers by their place in memory, and do not look.
+
+    They differ where a model was given channels last since the checkpoint.
+    """
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            is_alike = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+            if is_alike and value.stride() != parameter.stride():
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _keep_dtypes(optimizer: Optimizer, saved: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
+from lucid import kernels
 from lucid.amp import Precision
 from lucid.callbacks import EMA, EarlyStopping
 from lucid.closures import step_for
@@ -89,6 +90,7 @@ class Trainer:
         self.reports: Sequence[Any] = [ConsoleReport()] if reports == "auto" else reports
         self.extra_config = dict(extra_config or {})
         self.device = choose_device(self.config.device)
+        kernels.check(self.config, model, self.device)
         self.precision = Precision.choose(self.config.precision, self.device)
         self.precision.check_model(model)
         self._step = step_for(self.forward, self.optimizers, self.precision)
@@ -151,10 +153,7 @@ class Trainer:
             eval_loader: as for `fit`.
             by_hand: the loop is the user's, who evaluates in it.
         """
-        if self.config.threads is not None:
-            torch.set_num_threads(self.config.threads)
-        if self.config.deterministic:
-            torch.use_deterministic_algorithms(True)
+        kernels.choose(self.config, self.model)
         self.model.to(self.device)
         if not self.model.training:
             self.model.train()
@@ -242,7 +241,8 @@ class Trainer:
             "device": str(self.device),
             "precision": self.precision.mode,
             "loss_is_mean_over": self.forward.rule,
-            "notes": [*plan.notes(), *feed.notes(), *self._step.notes, *state.verdict.notes(state)],
+            "notes": [*plan.notes(), *feed.notes(), *self._step.notes, *state.verdict.notes(state),
+                      *_norm_notes(self.model, feed)],
             "run_dir": None if self.run_dir is None else str(self.run_dir),
         }
 
@@ -256,6 +256,17 @@ def _check_kinds(model: Any, optimizers: Sequence[Any], config: Any) -> None:
     if not optimizers:
         raise ConfigError("optimizer must be a torch optimizer or a list of some, got none.")
     config.check()  # settings may have been changed since it was made
+
+
+def _norm_notes(model: nn.Module, feed: Feed) -> list[str]:
+    """Say that torch's BatchNorm1d will refuse the epoch's last micro-batch; those of images take a mean over one row."""
+    norms = [name for name, one in model.named_modules() if isinstance(one, nn.BatchNorm1d) and one.training]
+    if feed.last_batch_size != 1 or not norms:
+        return []
+    return [
+        f"the last micro-batch of an epoch has one row, over which BatchNorm1d ({norms[0]}) takes no mean: torch raises "
+        "an error there unless that row has a length. Give the loader drop_last=True or another batch_size"
+    ]
 
 
 def _check_schedulers(schedulers: Sequence[Scheduler], optimizers: Sequence[Optimizer], plan: Plan) -> None:
