@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from PIL import Image
 
 from lucid.cli import COMMANDS
 
@@ -27,11 +29,39 @@ def run(lucid: Lucid, flowers: str) -> str:
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))
-def test_every_command_has_a_help_with_an_example(lucid: Lucid, command: str) -> None:
-    """Exit code 0."""
+def test_every_command_has_a_help_with_an_example(lucid: Lucid, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 0; nothing but a line of usage is wider than the terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = lucid(command, "--help")
     assert code == 0
     assert f"Example: lucid {command}" in " ".join(out.split())
+    assert max(len(line) for line in out.splitlines() if not line.startswith("usage: ")) <= 80
+
+
+_NOT_RUN = ("ui", "check", "replay")
+"""Examples that serve, take long, or need a step that gave NaN; other tests run these commands."""
+
+
+def test_example_of_every_help_runs(lucid: Lucid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Typed as it stands, beside the files that it names."""
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "run.toml").write_text(
+        'name = "digits"\n[model]\nname = "mlp"\n[data]\nbatch_size = 256\n[train]\nmax_steps = 2\n'
+    )
+    (tmp_path / "houses.csv").write_text("rooms,price\n" + "".join(f"{n % 5},{n}.5\n" for n in range(40)))
+    Image.fromarray(numpy.eye(8, dtype=numpy.uint8) * 255).save(tmp_path / "seven.png")
+    for folder in ("runs/digits", "runs/digits-2"):
+        assert lucid("train", "run.toml", "--console", "quiet", "--run_dir", folder)[0] == 0
+    run: list[str] = []
+    for command in (name for name in COMMANDS if name not in _NOT_RUN):
+        for line in lucid(command, "--help")[1].splitlines():
+            if line.startswith("Example: lucid "):
+                words = re.split(r" (?:>|&&) ", line.removeprefix("Example: lucid "))[0].split()
+                words += ["--run_dir", "runs/other", "--console", "quiet"] * (command == "train")
+                code, _, err = lucid(*words)
+                assert code == 0, (line, err)
+                run.append(command)
+    assert run == [name for name in COMMANDS if name not in _NOT_RUN]
 
 
 def test_evaluate_gives_the_values_of_the_run(lucid: Lucid, run: str) -> None:

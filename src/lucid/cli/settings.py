@@ -6,9 +6,11 @@ also reads files and the environment, so that one mistake has one message wherev
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,14 +78,28 @@ def _check_top(found: dict[str, Text], own: Sequence[str]) -> None:
 def show_help(function: Callable[..., Any], command: str) -> int:
     """Print the help of a command that takes a configuration; defaults are those in effect here."""
     options = (tyro.conf.FlagConversionOff,)  # --train.compile true, as in a file
-    tyro.cli(function, args=["--help"], prog=f"lucid {command}", use_underscores=True, config=options)
+    print(about(function))
+    tyro.cli(function, args=["--help"], prog=f"lucid {command}", description="", use_underscores=True, config=options)
     return 0
 
 
 def arguments(function: Callable[..., int], words: Sequence[str], command: str) -> int:
     """Read the arguments of a command without a configuration with tyro, and run it."""
-    code: int = tyro.cli(function, args=list(words), prog=f"lucid {command}", use_underscores=True)
+    if wants_help(words):
+        print(about(function))
+    options = (tyro.conf.FlagCreatePairsOff,)  # --json, and no --no_json
+    code: int = tyro.cli(
+        function, args=list(words), prog=f"lucid {command}", description="", use_underscores=True, config=options
+    )
     return code
+
+
+def about(function: Callable[..., Any]) -> str:
+    """Return what a command is for, wrapped to the terminal: tyro would leave each paragraph one long line."""
+    text = (inspect.getdoc(function) or "").partition("\nArgs:")[0]
+    width = min(100, shutil.get_terminal_size().columns)
+    parts = [" ".join(part.split()) for part in text.split("\n\n")]
+    return "\n\n".join(textwrap.fill(part, width) for part in parts if part) + "\n"
 
 
 def program() -> str:

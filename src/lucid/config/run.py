@@ -14,11 +14,11 @@ Options = dict[str, Any]
 
 @dataclass(kw_only=True, slots=True)
 class ModelConfig:
-    """What is trained."""
+    """What is trained. auto: cnn for images, gpt for the tokens of a text, mlp for other rows; the run's settings then
+    have that name."""
 
     name: str = "auto"
-    """mlp, cnn, resnet, gpt, timm:NAME, torchvision:NAME, transformers:NAME, or my_module:factory. auto: cnn for
-    images, gpt for the tokens of a text, mlp for other rows; the run's settings then have that name."""
+    """mlp, cnn, resnet, gpt, timm:NAME, torchvision:NAME, transformers:NAME, my_module:factory; auto: by the data."""
     weights: str | None = None
     """Checkpoint (.lcs or .safetensors) whose weights the model starts from. None: fresh weights."""
     options: Options = field(default_factory=dict)
@@ -30,8 +30,7 @@ class DataConfig:
     """What it is trained on, and how the rows are split and fed."""
 
     name: str = "digits"
-    """digits, csv:FILE, parquet:FILE, npz:FILE, image-folder:DIR, idx:DIR, text:FILE, datasets:NAME,
-    or my_module:factory."""
+    """digits, csv:FILE, parquet:FILE, npz:FILE, image-folder:DIR, idx:DIR, text:FILE, datasets:NAME, module:factory."""
     batch_size: int = 32
     """Rows per micro-batch."""
     eval_batch_size: int | None = None
