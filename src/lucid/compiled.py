@@ -52,7 +52,7 @@ class CompiledStep(TrainStep):
         self._passes: Callable[..., _Passes] | None = None
         self.is_given_up = False
         """Whether the model alone is compiled instead."""
-        self._num_graphs = 0
+        self._is_quick, self._is_new = False, True
         self._copied: set[int] = set()
 
     def gradients(self, state: TrainState, window: Window) -> Tally:
@@ -103,22 +103,19 @@ class CompiledStep(TrainStep):
             return False
         logged = None if parts is None else {name: Loss(*part) for name, part in parts.items()}
         loss = Loss(value.requires_grad_(), count, logged, None if counted is None else lambda: counted)
-        _deliver(tally, loss, parameters, self._owned(parameters, found, [*state.model.buffers(), *_tensors(batch)]))
+        _deliver(tally, loss, parameters, self._owned(state.model, batch, parameters, found))
         return True
 
     def _owned(
-        self, parameters: list[Tensor], gradients: tuple[Tensor | None, ...], others: list[Tensor]
+        self, model: nn.Module, batch: Any, parameters: list[Tensor], gradients: tuple[Tensor | None, ...]
     ) -> list[Tensor | None]:
         """Return the gradients, each in memory of its own and laid out as its parameter.
 
         Which of them a graph gives otherwise is seen once, after it was made.
         """
-        from torch._dynamo.utils import counters
-
-        num_graphs = counters["stats"]["unique_graphs"]
-        if self._num_graphs != num_graphs:
-            self._num_graphs = num_graphs
-            self._copied |= _to_copy(parameters, gradients, others)
+        if self._is_new:
+            self._is_new = False
+            self._copied |= _to_copy(parameters, gradients, [*model.buffers(), *_tensors(batch)])
         if not self._copied:
             return list(gradients)
         return [_own(p, g) if id(p) in self._copied else g for p, g in zip(parameters, gradients, strict=True)]
@@ -128,12 +125,13 @@ class CompiledStep(TrainStep):
         from torch._dynamo import config, exc
 
         passes: Any = self._passes
-        if self._num_graphs:
+        if self._is_quick:
             try:
                 return passes(*arguments)  # type: ignore[no-any-return]
             except exc.Unsupported:  # a new graph is needed, which the settings below allow: too dear for each call
                 pass
         settings = {"trace_autograd_ops": True, "automatic_dynamic_shapes": False, "assume_static_by_default": True}
+        self._is_quick, self._is_new = not config.trace_autograd_ops, True  # allowed for all, it could be made unseen
         with config.patch(settings):
             return passes(*arguments)  # type: ignore[no-any-return]
 
