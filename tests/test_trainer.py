@@ -486,3 +486,31 @@ def test_a_metric_cannot_take_the_place_of_the_loss() -> None:
     tiny = Tiny()
     with pytest.raises(ConfigError, match='a metric must not be named "loss"'):
         lucid.evaluate(tiny.model, tiny.eval_loader, {"loss": lucid.metrics.accuracy}, loss=F.mse_loss)
+
+
+@pytest.mark.parametrize(
+    ("norm", "num_rows", "drop_last", "is_said"),
+    [
+        (nn.BatchNorm1d(3), 9, False, True),
+        (nn.BatchNorm1d(3), 9, True, False),
+        (nn.BatchNorm1d(3), 10, False, False),
+        (nn.BatchNorm1d(3).eval(), 9, False, False),
+        (nn.LayerNorm(3), 9, False, False),
+    ],
+)
+def test_one_row_for_batch_norm_is_said_before_the_first_step(
+    norm: nn.Module, num_rows: int, drop_last: bool, is_said: bool
+) -> None:
+    """What torch refuses at the end of the first epoch stands in the plan, with the cure; the error still comes."""
+    tiny = Tiny()
+    is_training, model = norm.training, nn.Sequential(nn.Linear(3, 3), norm)
+    loader = DataLoader(TensorDataset(*tiny.rows[:num_rows]), batch_size=4, drop_last=drop_last)
+    trainer = lucid.Trainer(
+        model.train(), torch.optim.SGD(model.parameters(), lr=0.1), loss=lambda output, _: output.mean(), reports=()
+    )
+    norm.train(is_training)
+    with trainer.session(loader) as session:
+        found = [note for note in session.facts["notes"] if "BatchNorm1d (1)" in note and "drop_last=True" in note]
+    assert len(found) == is_said
+    with pytest.raises(ValueError, match="more than 1 value per channel") if is_said else contextlib.nullcontext():
+        trainer.fit(loader)

@@ -229,6 +229,7 @@ class Trainer:
 
     def _facts(self, state: TrainState, feed: Feed, plan: Plan) -> dict[str, Any]:
         parameters = list(self.model.parameters())
+        notes = [*plan.notes(), *feed.notes(), *self._step.notes, *state.verdict.notes(state)]
         return {
             "name": None if self.run_dir is None else self.run_dir.name,
             "monitor": self.config.monitor or "eval/loss",
@@ -241,8 +242,7 @@ class Trainer:
             "device": str(self.device),
             "precision": self.precision.mode,
             "loss_is_mean_over": self.forward.rule,
-            "notes": [*plan.notes(), *feed.notes(), *self._step.notes, *state.verdict.notes(state),
-                      *_norm_notes(self.model, feed)],
+            "notes": [*notes, *_norm_notes(self.model, feed)],
             "run_dir": None if self.run_dir is None else str(self.run_dir),
         }
 
@@ -259,13 +259,13 @@ def _check_kinds(model: Any, optimizers: Sequence[Any], config: Any) -> None:
 
 
 def _norm_notes(model: nn.Module, feed: Feed) -> list[str]:
-    """Say that torch's BatchNorm1d will refuse the epoch's last micro-batch; those of images take a mean over one row."""
+    """Say that BatchNorm1d will refuse the epoch's last micro-batch; those of images take a mean over one row."""
     norms = [name for name, one in model.named_modules() if isinstance(one, nn.BatchNorm1d) and one.training]
     if feed.last_batch_size != 1 or not norms:
         return []
     return [
-        f"the last micro-batch of an epoch has one row, over which BatchNorm1d ({norms[0]}) takes no mean: torch raises "
-        "an error there unless that row has a length. Give the loader drop_last=True or another batch_size"
+        f"the last micro-batch of an epoch has one row, over which BatchNorm1d ({norms[0]}) takes no mean: torch "
+        "raises an error there unless that row has a length. Give the loader drop_last=True or another batch_size"
     ]
 
 

@@ -276,3 +276,12 @@ def test_wrong_loader_arguments_are_data_errors(args: Any, options: Any, text: s
     """What torch refuses with a ValueError is a DataError, which is one."""
     with pytest.raises(DataError, match=text):
         DataLoader(*args, **options)
+
+
+def test_rows_of_the_last_batch_are_known_by_arithmetic() -> None:
+    """A short one, a whole one, none left out; unknown for a sampler of batches and for a stream."""
+    rows = TensorDataset(torch.arange(10.0))
+    loaders = [DataLoader(rows, batch_size=size, drop_last=drop) for size, drop in ((3, False), (5, False), (3, True))]
+    assert [Feed(loader).last_batch_size for loader in loaders] == [1, 5, 3]
+    own = DataLoader(rows, batch_sampler=[[0, 1], [2]])
+    assert [Feed(loader).last_batch_size for loader in (own, [torch.zeros(2)])] == [None, None]

@@ -89,6 +89,18 @@ class Feed:
                 return size
         return None
 
+    @property
+    def last_batch_size(self) -> int | None:
+        """Return the rows of an epoch's last micro-batch, or None if only an epoch can tell."""
+        sampler = getattr(self.loader, "batch_sampler", None)
+        if type(sampler) is not BatchSampler or not isinstance(self._source, MapSource):
+            return None
+        rows = length_of(sampler.sampler)
+        if rows is None:
+            return None
+        size: int = sampler.batch_size
+        return size if sampler.drop_last else rows % size or size
+
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the micro-batches of an epoch from number `start` on, on the device.
 
