@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,13 @@ def cycle() -> list[Any]:
     return loop
 
 
+def nested() -> torch.Tensor:
+    """Return rows of two lengths in one tensor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch calls them a prototype
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -186,6 +194,7 @@ def cycle() -> list[Any]:
         (object(), "state_dict"),
         (Odd(), "state_dict"),
         (torch.empty(2, device="meta"), "meta device"),
+        (nested(), "nested tensor"),
         (torch.ones(2, requires_grad=True).to_mkldnn(), "layout"),
         (cycle(), "contain itself"),
         ({torch.ones(1): 1}, "cannot be a key"),
@@ -193,7 +202,20 @@ def cycle() -> list[Any]:
         (np.array([(None,)], dtype=[("a", "O")]), "objects"),
         (np.zeros(1, np.dtype([("a", "i1"), ("b", "i4")], align=True)), "padding"),
     ],
-    ids=["function", "module", "object", "subclass", "meta", "mkldnn", "cycle", "key", "factory", "objects", "padding"],
+    ids=[
+        "function",
+        "module",
+        "object",
+        "subclass",
+        "meta",
+        "nested",
+        "mkldnn",
+        "cycle",
+        "key",
+        "factory",
+        "objects",
+        "padding",
+    ],
 )
 def test_what_cannot_be_stored_fails_at_save_with_its_path(value: Any, reason: str) -> None:
     """The error names the place in the state and says what to do."""

@@ -231,6 +231,8 @@ class Encoder:
     def _tensor_index(self, value: torch.Tensor, path: Path) -> int:
         if value.is_meta:
             raise self._unsupported(value, path, "a tensor on the meta device has no data")
+        if value.is_nested:
+            raise self._unsupported(value, path, "a nested tensor has no storable form; store list(value.unbind())")
         data = value.detach() if value.requires_grad else value
         address = data.data_ptr()  # 0 for an empty tensor
         known = self._known.setdefault(address, []) if address else []
