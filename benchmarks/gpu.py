@@ -3,8 +3,9 @@
     python benchmarks/gpu.py                       # minutes on one GPU
     python benchmarks/gpu.py --device cpu --tiny   # only to see that it works
 
-Prints one JSON object: speed-up of mixed precision by batch size, gradient checkpointing in memory and time, what the
-loop adds to a step, and for how long a save stops the training. Every figure is a median over interleaved repeats.
+Prints one table: speed-up of mixed precision by batch size, what TF32, channels last and cuDNN's search do for
+convolutions, gradient checkpointing in memory and time, what the loop adds to a step, and for how long a save stops the
+training. Every figure is a median over interleaved repeats. `--json` keeps them all.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import lucid
-from lucid import loop
+from lucid import kernels, loop
 from lucid.verdict import QueuedVerdict, make_verdict
 
 
@@ -47,8 +49,8 @@ class Bench:
     """Sizes and device of the measurements."""
 
     def __init__(self, device: str, tiny: bool) -> None:
-        self.device = torch.device(device)
-        self.width, self.depth, self.steps, self.repeats = (32, 2, 3, 2) if tiny else (512, 8, 30, 5)
+        self.device, self.is_tiny = torch.device(device), tiny
+        self.width, self.depth, self.steps, self.repeats = (32, 2, 2, 1) if tiny else (512, 8, 30, 5)
         self.batches = (2, 4) if tiny else (32, 64, 128, 256)
 
     def wait(self) -> None:
@@ -114,8 +116,66 @@ def mixed_precision(bench: Bench) -> dict[str, Any]:
     found = {}
     for batch in bench.batches:
         ms = bench.medians({mode: plain_step(bench, mode, batch) for mode in ("fp32", "bf16", "fp16")})
-        found[str(batch)] = {"ms": ms, "bf16": ms["fp32"] / ms["bf16"], "fp16": ms["fp32"] / ms["fp16"]}
+        found[f"batch {batch}"] = {"ms": ms, "speed-up": {mode: ms["fp32"] / ms[mode] for mode in ("bf16", "fp16")}}
     return found
+
+
+class Pictures(nn.Module):
+    """Convolutions with batch norm on images of 3 channels."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(3, width, 3, stride=2, padding=1)]
+        for _ in range(depth):
+            layers += [nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1)]
+        self.body, self.head = nn.Sequential(*layers), nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits `(rows, 10)` for `(rows, 3, height, width)`."""
+        return self.head(self.body(x).mean((2, 3)))
+
+
+def convolutions(bench: Bench) -> dict[str, Any]:
+    """Time of a step on images over plain fp32, with each of the settings in `lucid.kernels`."""
+    settings: dict[str, dict[str, Any]] = {
+        "fp32": {},
+        "fp32, TF32": {"matmul_precision": "high"},
+        "fp32, channels last": {"channels_last": True},
+        "bf16": {"precision": "bf16"},
+        "bf16, channels last": {"precision": "bf16", "channels_last": True},
+    }
+    if bench.device.type == "cuda":
+        searched = {"precision": "bf16", "channels_last": True, "cudnn_benchmark": True}
+        settings["bf16, channels last, search"] = searched
+    side, batch = (8, 4) if bench.is_tiny else (128, 64)
+    x = torch.randn(batch, 3, side, side, device=bench.device)
+    y = torch.randint(10, (batch,), device=bench.device)
+    steps = {name: _picture_step(bench, lucid.TrainConfig(**given), x, y) for name, given in settings.items()}
+    ms = bench.medians(steps)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = False
+    return {"ms": ms, "speed-up": {name: ms["fp32"] / value for name, value in ms.items() if name != "fp32"}}
+
+
+def _picture_step(bench: Bench, config: lucid.TrainConfig, x: Tensor, y: Tensor) -> Callable[[], Any]:
+    torch.manual_seed(0)
+    model = Pictures(bench.width // 4, bench.depth).to(bench.device)
+    kernels.choose(config, model)
+    optimizer = lucid.optim.AdamW(model.parameters(), lr=1e-4)
+    precision = lucid.amp.Precision("bf16" if config.precision == "bf16" else "fp32", bench.device.type)
+    x = x.contiguous(memory_format=torch.channels_last) if config.channels_last else x
+
+    def step() -> None:
+        torch.set_float32_matmul_precision(config.matmul_precision or "highest")
+        torch.backends.cudnn.allow_tf32 = config.matmul_precision is not None  # as it comes, convolutions use it
+        torch.backends.cudnn.benchmark = config.cudnn_benchmark
+        with precision.autocast():
+            loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def gradient_checkpointing(bench: Bench) -> dict[str, Any]:
@@ -222,22 +282,36 @@ def save_stall(bench: Bench) -> dict[str, Any]:
     return {"ms": statistics.median(stalls), "worst_ms": max(stalls), "saves": len(stalls), "state_mb": mb}
 
 
+def flat(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return the figures of nested parts with their names, one below the other."""
+    found = []
+    for name, value in tree.items():
+        place = f"{prefix}{name}".replace("_", " ")
+        found += flat(value, f"{place}: ") if isinstance(value, dict) else [(place, value)]
+    return found
+
+
 def main() -> None:
-    """Measure everything and print it as JSON."""
+    """Measure everything and print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="torch's name of the device (default: %(default)s)")
     parser.add_argument("--tiny", action="store_true", help="sizes that only show that it works")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     bench = Bench(options.device, options.tiny)
     found = {"device": options.device, "torch": torch.__version__}
     if bench.device.type == "cuda":
         found["name"] = torch.cuda.get_device_name(bench.device)
-    for part in (mixed_precision, gradient_checkpointing, loop_overhead, save_stall):
+    for part in (mixed_precision, convolutions, gradient_checkpointing, loop_overhead, save_stall):
         try:
             found[part.__name__] = part(bench)
         except (RuntimeError, lucid.errors.LucidError) as error:
             found[part.__name__] = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(found, indent=1))
+    print("| what | |\n|---|---|")
+    for name, value in flat(found):
+        print(f"| {name} | {value:.4g} |" if isinstance(value, float) else f"| {name} | {value} |")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
