@@ -179,7 +179,7 @@ def cycle() -> list[Any]:
     return loop
 
 
-def nested() -> torch.Tensor:
+def ragged() -> torch.Tensor:
     """Return rows of two lengths in one tensor."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch calls them a prototype
@@ -194,7 +194,7 @@ def nested() -> torch.Tensor:
         (object(), "state_dict"),
         (Odd(), "state_dict"),
         (torch.empty(2, device="meta"), "meta device"),
-        (nested(), "nested tensor"),
+        (ragged(), "nested tensor"),
         (torch.ones(2, requires_grad=True).to_mkldnn(), "layout"),
         (cycle(), "contain itself"),
         ({torch.ones(1): 1}, "cannot be a key"),
