@@ -105,6 +105,8 @@ def test_more_epochs_take_effect_and_are_said(lucid: Lucid, flowers: str) -> Non
     assert "train.epochs: 3 -> 4  (takes effect)" in err
     assert steps()[-1] == "step-00000024"
     assert read(RUN / "config.toml").values["train"]["epochs"] == 4
+    code, out, err = lucid("resume", str(RUN), "--train.epochs", "5", "--console", "plain")
+    assert (code, err, out.count("train.epochs: 4 -> 5 (takes effect)")) == (0, "", 1)  # said once
 
 
 def test_resume_needs_a_run(lucid: Lucid) -> None:
@@ -339,3 +341,14 @@ def test_rows_too_few_for_all_parts_are_told(
     notes = [line.split(None, 1)[1] for line in plan.splitlines() if line.startswith("  note ")]
     assert (notes, err) == (([said], f"lucid: {said}\n") if said else ([], ""))
     assert lucid("train", *words, "--console", "quiet", "--run_dir", "runs/b")[2] == ""
+
+
+def test_what_to_type_next_is_never_cut(lucid: Lucid, flowers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command is for stands beside it, or below it in a narrow terminal."""
+    monkeypatch.setenv("COLUMNS", "100")
+    wide = lucid("train", flowers, "--console", "plain")[1].partition("Next:\n")[2].splitlines()
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = lucid("train", flowers, "--console", "plain")[1].partition("Next:\n")[2].splitlines()
+    assert wide[0].split("   ")[0] == narrow[0] == "  lucid ui runs"
+    assert (len(wide), len(narrow), narrow[1]) == (4, 8, "      see its curves in a browser")
+    assert max(map(len, narrow)) <= 60

@@ -209,6 +209,15 @@ def test_sentence_that_is_no_record_is_for_people(mode: Mode, said: str) -> None
     assert out.getvalue() == said
 
 
+def test_long_sentence_breaks_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No word is cut at the edge of the terminal."""
+    monkeypatch.setenv("COLUMNS", "40")
+    out = _Terminal()
+    ConsoleReport("rich", out).tell("nothing was trained. " * 8)
+    lines = re.sub(r"\x1b[^a-zA-Z]*[a-zA-Z]", "", out.getvalue()).splitlines()
+    assert {word for line in lines for word in line.split()} == {"nothing", "was", "trained."}
+
+
 @pytest.mark.parametrize("record", [Record("end", 8, values={"eval/loss": 0.25}), Record("stop", 8)])
 def test_end_is_left_to_who_says_it_better(record: Record) -> None:
     """With ending=False a terminal shows nothing of it; lines per record stay complete."""

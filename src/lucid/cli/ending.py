@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def text(built: Built, result: Result, tested: dict[str, Any] | None, was_traine
         ("report", folder / "report.html"),
     ]
     lines += ["", *(f"  {name:<11} {path}" for name, path in places if path.exists()), "", "Next:"]
-    return "\n".join([*lines, *_columns(_next(built, folder))])
+    return "\n".join([*lines, *_commands(_next(built, folder))])
 
 
 def _how(result: Result) -> str:
@@ -112,6 +113,14 @@ def _next(built: Built, folder: Path) -> list[tuple[str, str]]:
         (f"{lucid} resume {folder} {longer}", "train longer"),
         (f"{lucid} new my_project", "a project with your own model and data"),
     ]
+
+
+def _commands(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what to type with what it is for, beside it, or below it where the terminal is too narrow."""
+    lines = _columns(rows)
+    if max(map(len, lines)) <= shutil.get_terminal_size((120, 24)).columns:
+        return lines
+    return [line for left, right in rows for line in (f"  {left}", f"      {right}")]
 
 
 def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -11,8 +11,12 @@ from lucid.config import RunConfig, diff, read, to_dict
 from lucid.errors import CheckpointError, ConfigError, ResumeError
 
 
-def check_folder(config: RunConfig) -> None:
+def check_folder(config: RunConfig, tell: bool = True) -> None:
     """Compare the settings with those of the run in the folder; say every difference and what it does.
+
+    Args:
+        config: the settings.
+        tell: say differences that are no error on stderr. False: the console says them when the run goes on.
 
     Raises:
         ResumeError: a difference would make it another run, and `train.changes` does not accept that.
@@ -40,7 +44,8 @@ def check_folder(config: RunConfig) -> None:
             f"{text}\nNothing was changed. Start another run with --run_dir runs/NAME, go on as it was with "
             f"`{program()} resume {folder}`, or go on with the new settings with --train.changes accept."
         )
-    print(text, file=sys.stderr)
+    if tell:
+        print(text, file=sys.stderr)
 
 
 def _is_settled(key: str, config: RunConfig) -> bool:

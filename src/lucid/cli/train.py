@@ -57,7 +57,7 @@ def run(config: RunConfig, console: Console, profile: bool = False, trace: bool 
     """Train, then judge the best checkpoint on the rows kept for the test, and say where things lie."""
     from lucid.cli.folder import check_folder
 
-    check_folder(config)
+    check_folder(config, tell=console in ("quiet", "json"))
     from lucid.build import build
     from lucid.cli.ending import _Started, missing_rows
     from lucid.records.outcome import INTERRUPTED

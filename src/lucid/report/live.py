@@ -105,7 +105,7 @@ class LiveReport:
 
     def tell(self, text: str) -> None:
         """Show a sentence that is no record."""
-        self._print(text, "bold")
+        self._console.print(Text(text, style="bold"))  # between words, where `_print` leaves it to the terminal
 
     def close(self) -> None:
         """Take the moving line away."""
