@@ -331,7 +331,7 @@ def two_counts(model: nn.Module, batch: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("model", "settings", "why"),
     [
-        (lambda: Breaks(4, 3), {}, "Call to `torch._dynamo.graph_break()`"),
+        (lambda: Breaks(4, 3), {}, "Call to `torch._dynamo.graph_break()`: User-inserted graph break. Message: None"),
         (Net, {"train_step": two_counts}, "train_step returns losses with counts of their own"),
     ],
     ids=["graph break", "counts"],

@@ -99,7 +99,7 @@ class CompiledStep(TrainStep):
             return False
         except exc.TorchDynamoException as error:
             _raise_if_compiler_failed(error)
-            self._give_up(state, _first_line(error))
+            self._give_up(state, _reason(error))
             return False
         logged = None if parts is None else {name: Loss(*part) for name, part in parts.items()}
         loss = Loss(value.requires_grad_(), count, logged, None if counted is None else lambda: counted)
@@ -268,6 +268,12 @@ def _no_compiler(why: object) -> ConfigError:
         f"train.compile needs a compiler that works: {_first_line(why)}. Install one (a C++ compiler for a CPU, triton "
         "for a GPU), or set train.compile = false."
     )
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first two lines of the compiler's message: what it met, and in what way that is too much for it."""
+    lines = [line.strip().removeprefix("Explanation: ") for line in str(error).splitlines() if line.strip()]
+    return ": ".join(line.rstrip(".:") for line in lines[:2])
 
 
 def _first_line(text: object) -> str:
