@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 import lucid
 from lucid.errors import CheckpointError, MismatchError
+from lucid.records import read_records
+from lucid.records.outcome import outcome
 
 ROWS = torch.randn(8, 512, generator=torch.Generator().manual_seed(0))
 
@@ -97,3 +99,15 @@ def test_all_checkpoints_broken_is_an_error(tmp_path: Path) -> None:
         damage(tmp_path / f"checkpoints/step-0000000{step}.lcs")
     with pytest.raises(CheckpointError, match="2 broken ones"):
         fit(tmp_path, nn.Linear(512, 512), 3)
+
+
+def test_loop_that_is_left_says_so(tmp_path: Path) -> None:
+    """A hand-written loop that ends with `break` is an interrupted run, and its reason is one that people understand."""
+    model = nn.Linear(512, 512)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(ROWS, ROWS), batch_size=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in lucid.Run(model, optimizer, loader, reports=(), run_dir=tmp_path):
+        assert x.shape == y.shape
+        break
+    stops = [record for record in read_records(tmp_path / "records.jsonl") if record.kind == "stop"]
+    assert [outcome(stop) for stop in stops] == ["interrupted: its loop was left before the end"]

@@ -335,6 +335,8 @@ def _finished_already(state: TrainState, plan: Plan, run_dir: Path | None) -> st
 
 
 def _failure(kind: type[BaseException], error: BaseException | None) -> dict[str, Any]:
+    if issubclass(kind, GeneratorExit):  # `break`, or an error of the user's that no generator gets to see
+        return {"reason": "its loop was left before the end"}
     code = EXIT_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else 1
     return {"reason": f"{kind.__name__}: {error}".removesuffix(": "), "exit_code": code}
 
