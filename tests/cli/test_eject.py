@@ -319,6 +319,13 @@ def test_file_has_only_the_branches_in_use(lucid: Lucid, place: Path) -> None:
     assert "lucid" not in text.replace("`lucid eject`", "").replace("not lucid", "")
 
 
+def test_file_promises_bits_only_where_it_gives_them(lucid: Lucid, place: Path) -> None:
+    """Not for a compiled run, whose loss and backward are compiled with the model."""
+    exact, compiled = (lucid("eject", *DIGITS, "--train.compile", word)[1] for word in ("false", "true"))
+    assert "the same weights, bit for bit: last.pt, best.pt." in exact
+    assert "the same weights up to last digits, as it compiles the model alone: last.pt, best.pt." in compiled
+
+
 def test_file_keeps_to_the_line_length_and_is_not_overwritten(lucid: Lucid, place: Path) -> None:
     """Readable; and nothing of a person's is lost."""
     assert lucid("eject", *MATRIX["accumulation"], "--out", "plain.py")[0] == 0

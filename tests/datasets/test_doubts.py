@@ -93,11 +93,11 @@ def test_brightness_does_not_depend_on_the_threads(images: Path) -> None:
 
 def test_columns_in_another_unit_and_new_words_are_asked_about(tmp_path: Path) -> None:
     """Metres for centimetres; a town that no training row had."""
-    rows = "".join(f"{150 + n},{'Ulm' if n % 2 else 'Bonn'},{n % 2}\n" for n in range(40))
-    (tmp_path / "a.csv").write_text("size,town,kind\n" + rows)
+    rows = "".join(f"{n % 7 or ''},{150 + n},{'Ulm' if n % 2 else 'Bonn'},{n % 2}\n" for n in range(40))
+    (tmp_path / "a.csv").write_text("holes,size,town,kind\n" + rows)
     state = build(f"csv:{tmp_path}/a.csv", {}).transform_state
     assert said(tmp_path / "a.csv", state) == []
-    (tmp_path / "b.csv").write_text("size,town\n1.7,Ulm\n1.8,Paris\n")
+    (tmp_path / "b.csv").write_text("holes,size,town\n,1.7,Ulm\n3,1.8,Paris\n")
     unit, words = said(tmp_path / "b.csv", state)
     assert unit.startswith("column 'size': half of the rows lie ")
     assert unit.endswith(" standard deviations or more from the mean of the training: another unit?")

@@ -15,7 +15,7 @@ from lucid.models import LIBRARIES
 TITLE = '''"""{name}: data {data}, model {model}, as plain PyTorch.
 
 Written by `lucid eject`; needs torch and what is imported below, not lucid. On the machine and with the versions of the
-run that it came from it gives the same weights, bit for bit: last.pt{best}.
+run that it came from it gives the same weights{exact}: last.pt{best}.
 """
 '''
 
@@ -44,6 +44,7 @@ def eject_text(built: Built) -> str:
         name=config.name,
         data=config.data.name,
         model=config.model.name,
+        exact=" up to last digits, as it compiles the model alone" if config.train.compile else ", bit for bit",
         best=", best.pt" if chosen.has_eval else "",
     )
     return f"{title}\n{_imports(whole, built)}\n{whole.text}"
