@@ -143,7 +143,7 @@ class Feed:
         return fingerprint(self.loader, self._source)
 
     def notes(self) -> list[str]:
-        """Return what cannot be resumed exactly, in words; [] if nothing."""
+        """Return what cannot be resumed exactly and where a stream is cut, in words; [] if nothing."""
         return self._source.notes()
 
     def close(self) -> None:

@@ -120,8 +120,10 @@ class StreamSource:
         self._at = None
 
     def notes(self) -> list[str]:
-        """Return what cannot be resumed exactly."""
-        return [] if self._opener.is_stateful else [self._why_not()]
+        """Return what cannot be resumed exactly, and where an epoch ends: to look further would leave a trace."""
+        told = self.num_batches(0)
+        length = f"an epoch of {self._name} ends after the {told} batches of its length, even where it would give more"
+        return [*([] if self._opener.is_stateful else [self._why_not()]), *([] if told is None else [length])]
 
     def _why_not(self) -> str:
         name = self._name
