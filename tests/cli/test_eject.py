@@ -347,6 +347,7 @@ def test_place_that_cannot_be_written_is_said(lucid: Lucid, place: Path) -> None
         (["--train.spike_factor", "3"], "no plain form of train.spike_factor"),
         (["--train.monitor", "eval/acuracy", "--train.mode", "max"], "must be one of eval/loss, eval/accuracy, got"),
         ([*OWN_ROWS, "--task", "answers:train_step", "--train.patience", "2"], "train.patience needs rows for validat"),
+        (["--data.name", "odd:bundle", "--model.name", "mlp"], "odd:bundle gives a lucid.datasets.DataBundle, which"),
         ([*OWN_ROWS, "--task", "odd:train_step"], "train_step that returns a mean loss, (sum, count), or a dictionary"),
     ],
 )
@@ -354,7 +355,11 @@ def test_what_has_no_plain_form_is_said(
     lucid: Lucid, place: Path, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what to change."""
-    (place / "odd.py").write_text("def train_step(model, batch):\n    return [model(batch[0]).mean()]\n")
+    (place / "odd.py").write_text(
+        "from lucid.datasets import build\n"
+        "def bundle():\n    return build('csv:flowers.csv', {})\n"
+        "def train_step(model, batch):\n    return [model(batch[0]).mean()]\n"
+    )
     monkeypatch.syspath_prepend(str(place))
     code, _, err = lucid("eject", *words)
     assert (code, message in err) == (2, True), err

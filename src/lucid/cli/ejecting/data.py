@@ -9,6 +9,10 @@ from typing import Any, Literal
 from lucid.build import Built
 from lucid.cli.ejecting.lift import Code, code, literal
 from lucid.config import RunConfig
+from lucid.config.names import bind, import_object
+from lucid.datasets import DataBundle
+from lucid.errors import ConfigError
+from lucid.rng import fork
 
 SPLIT = code(
     '''
@@ -142,7 +146,15 @@ def _text(built: Built, place: str) -> Loading:
 
 def _own(config: RunConfig) -> Loading:
     module, _, name = config.data.name.partition(":")
-    arguments = ", ".join(f"{key}={literal(value)}" for key, value in own_arguments(config).items())
+    given = own_arguments(config)
+    with fork(seed=0):
+        made = import_object(config.data.name, "data.name")(**given)  # once more: it may be what needs lucid
+    if isinstance(made, DataBundle):
+        raise ConfigError(
+            f"lucid eject: {config.data.name} gives a lucid.datasets.DataBundle, which the file could not read without "
+            "lucid. Let it return the data sets: (train, validation, test)."
+        )
+    arguments = ", ".join(f"{key}={literal(value)}" for key, value in given.items())
     head = code(
         f'''
         def load_data():
@@ -160,8 +172,6 @@ def _own(config: RunConfig) -> Loading:
 
 def own_arguments(config: RunConfig) -> dict[str, Any]:
     """Return what the user's own data factory is called with."""
-    from lucid.config.names import bind, import_object
-
     section = config.data
     given = {"validation": section.validation, "test": section.test, "split_seed": section.split_seed}
     return bind(import_object(section.name, "data.name"), section.options, "data.options", given)
