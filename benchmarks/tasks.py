@@ -228,7 +228,7 @@ def characters(epochs: int = 2) -> Task:
     return Task("characters", x[:, :-1].contiguous(), x[:, 1:].contiguous(), 32, epochs, Characters)
 
 
-def tensors(epochs: int = 4) -> Task:
+def tensors(epochs: int = 3) -> Task:
     """10 million parameters in 148 tensors: the optimizer dominates."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(32, 367, generator=generator)
