@@ -201,6 +201,44 @@ def test_a_model_that_cannot_read_the_rows_is_refused(rows: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        ("classification", {"task": "regression"}, "task = 'regression' takes targets that are numbers, those of the "
+         "data are class numbers (its task is 'classification'). Leave it out; where a table or arrays"),
+        ("classification", {"loss": "huber"}, "loss = 'huber' takes targets that are numbers"),
+        ("classification", {"task": "multilabel"}, "set data.options.task = 'multilabel'."),
+        ("classification", {"task": "language-modelling"}, "(its task is 'classification'). Leave it out."),
+        ("regression", {"task": "classification"}, "targets that are class numbers, those of the data are numbers"),
+        ("regression", {"loss": "binary_cross_entropy"}, "takes targets that are zeros and ones"),
+        ("multilabel", {"task": "language-modelling"}, "those of the data are zeros and ones"),
+    ],
+)  # fmt: skip
+def test_a_task_that_cannot_take_the_targets_is_refused(
+    tmp_path: Path, kind: str, changes: dict[str, Any], words: str
+) -> None:
+    """Before there is a folder of a run, and with what to set instead."""
+    with pytest.raises(ConfigError) as caught:
+        trained(write(tmp_path, kind), **changes)
+    assert words in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("classification", {"task": "regression", "data.options.task": "regression"}),
+        ("multilabel", {"task": "regression"}),
+        ("multilabel", {"loss": "cross_entropy"}),
+        ("regression", {"loss": "l1"}),
+        ("regression", {"data.options.scale": False, "data.options.task": "regression", "loss": "huber"}),
+    ],
+)
+def test_a_task_or_loss_that_takes_the_targets_trains(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
+    """Labels are numbers too, and may stand for shares of classes."""
+    assert trained(write(tmp_path, kind), **{**changes, "train.max_steps": 1}).trainer.state.step == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
     ("data", "shape", "task", "name"),
     [
         ("digits", (1, 8, 8), "classification", "cnn"),

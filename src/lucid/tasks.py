@@ -70,6 +70,17 @@ TASKS: dict[str, str] = {
 }
 """Each task and its own loss."""
 
+_TARGETS = {
+    "classification": "class numbers",
+    "multilabel": "zeros and ones",
+    "regression": "numbers",
+    "language-modelling": "tokens",
+}
+_LIKE = {"l1": "regression", "huber": "regression"} | {loss: task for task, loss in TASKS.items()}
+"""Each loss and the task whose targets it takes."""
+_ALSO = {"multilabel": {"regression", "classification"}, "language-modelling": {"classification"}}
+"""Data of a task, and the other tasks whose losses take their targets."""
+
 
 def make_task(name: str, loss: str, data_task: str, transform_state: Mapping[str, Any]) -> Task:
     """Return what a configuration's `task` and `loss` mean.
@@ -81,7 +92,7 @@ def make_task(name: str, loss: str, data_task: str, transform_state: Mapping[str
         transform_state: of the data; has the scale of a regression target.
 
     Raises:
-        ConfigError: an unknown name.
+        ConfigError: an unknown name, or a loss that cannot take the targets of the data.
     """
     if ":" in name:
         step = import_object(name, "task")
@@ -90,7 +101,27 @@ def make_task(name: str, loss: str, data_task: str, transform_state: Mapping[str
     if kind not in TASKS:
         known = ", ".join(["auto", *TASKS, "my_module:train_step"])
         raise ConfigError(f"task = {name!r} is not known.{nearest(name, TASKS)} Known: {known}.")
-    return Task(kind, _loss(TASKS[kind] if loss == "auto" else loss), _metrics(kind, transform_state))
+    what, loss = (f"task = {name!r}", TASKS[kind]) if loss == "auto" else (f"loss = {loss!r}", loss)
+    found = _loss(loss)
+    _check_targets(what, _LIKE.get(loss), data_task, transform_state)
+    return Task(kind, found, _metrics(kind, transform_state))
+
+
+def _check_targets(what: str, wanted: str | None, data_task: str, transform_state: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` where the targets are surely not those of a loss; `wanted` is None for the user's own.
+
+    Data of the user's own are called regression wherever their targets are neither classes nor tokens, so only
+    targets that were scaled are surely numbers.
+    """
+    if wanted in (None, data_task) or wanted in _ALSO.get(data_task, ()):
+        return
+    if data_task == "regression" and "target_scaler" not in transform_state:
+        return
+    cure = f"; where a table or arrays were taken for the wrong kind, set data.options.task = {wanted!r}"
+    raise ConfigError(
+        f"{what} takes targets that are {_TARGETS[str(wanted)]}, those of the data are {_TARGETS[data_task]} (its task "
+        f"is {data_task!r}). Leave it out{'' if 'language-modelling' in (wanted, data_task) else cure}."
+    )
 
 
 def _beside(name: str) -> Callable[..., Any] | None:
