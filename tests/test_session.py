@@ -102,7 +102,7 @@ def test_all_checkpoints_broken_is_an_error(tmp_path: Path) -> None:
 
 
 def test_loop_that_is_left_says_so(tmp_path: Path) -> None:
-    """A hand-written loop that ends with `break` is an interrupted run, and its reason is one that people understand."""
+    """A hand-written loop that ends with `break` is an interrupted run, with a reason in plain words."""
     model = nn.Linear(512, 512)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(ROWS, ROWS), batch_size=4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
