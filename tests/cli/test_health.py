@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -52,6 +53,18 @@ def test_lr_find_names_a_rate_and_leaves_no_trace(lucid: Lucid, flowers: str) ->
     assert re.search(r"the loss falls most steeply at [\d.e-]+\nTry:  lucid train flowers.toml --optimizer.lr", out)
     assert not Path("runs").exists()
     assert "--num_steps must be a whole number, got 'x'" in lucid("lr-find", flowers, "--num_steps", "x")[2]
+
+
+def test_lr_find_says_how_to_train_with_the_settings_it_had(lucid: Lucid, flowers: str, tmp_path: Path) -> None:
+    """Options and quotes as they were given, but for its own and the rate; they can be typed as they stand."""
+    (tmp_path / "flowers.csv").rename(tmp_path / "my flowers.csv")
+    given = ["--data.name", "csv:my flowers.csv", "--model.options.dropout=0.1", "--train.deterministic"]
+    out = lucid("lr-find", flowers, *given, "--optimizer.lr", "0.1", "--num_steps", "30", "--max_lr", "1")[1]
+    (line,) = [line for line in out.splitlines() if line.startswith("Try:")]
+    _, program, command, *words, option, rate = shlex.split(line)
+    assert (Path(program).name, command, option, float(rate) > 0) == ("lucid", "train", "--optimizer.lr", True)
+    assert words == [flowers, *given[:2], "--model.options.dropout", "0.1", "--train.deterministic"]
+    assert lucid("plan", *words, option, rate)[0] == 0
 
 
 def test_replay_repeats_the_step_that_gave_nan(lucid: Lucid, flowers: str, tmp_path: Path) -> None:

@@ -87,8 +87,7 @@ def lr_find(words: Sequence[str]) -> int:
         print(f"{lr:10.3g}  {loss:.4f}")
     print(found.describe())
     if found.suggestion is not None:
-        source = f" {settings.source}" if settings.source else ""
-        print(f"Try:  {program()} train{source} --optimizer.lr {found.suggestion:.2g}")
+        print(f"Try:  {program()} train {settings.words('optimizer.lr', f'{found.suggestion:.2g}')}")
     return 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -36,6 +37,17 @@ class Settings:
     config: RunConfig
     source: Path | None
     own: dict[str, str]
+    typed: dict[str, Text]
+    """Settings that stood on the command line."""
+
+    def words(self, key: str, value: str) -> str:
+        """Return what to type for the same file and settings with one changed, which comes last."""
+        found = [] if self.source is None else [str(self.source)]
+        others = {name: one for name, one in self.typed.items() if name != key}
+        for name, one in {**others, key: Text(value)}.items():
+            separate = [] if one.is_bare else [one.text]
+            found += [f"--{name}={one.text}"] if one.text.startswith("--") else [f"--{name}", *separate]
+        return shlex.join(found)
 
 
 def read_settings(
@@ -65,7 +77,7 @@ def read_settings(
     mine = {key: found.pop(key).text for key in list(found) if key in own}
     _check_top(found, own)
     config = load(source, overrides=found, base=base(mine))
-    return Settings(config.resolved(source), source, mine)
+    return Settings(config.resolved(source), source, mine, found)
 
 
 def _check_top(found: dict[str, Text], own: Sequence[str]) -> None:
