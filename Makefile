@@ -2,7 +2,7 @@
 # make test    set up if needed and run the tests; with ARGS='-m slow' the sweeps that take minutes
 # make check   lint and types
 # make docs    build the pages of docs/ into site/
-# make bench   measure beside other libraries, 15 minutes; with ARGS=--quick one (sets up an environment of its own)
+# make bench   measure beside other libraries, 15 to 20 minutes; with ARGS=--quick one (sets up an environment of its own)
 # make bench-checkpoint    measure saving and restoring
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))

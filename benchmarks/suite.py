@@ -1,6 +1,6 @@
 """What `make bench` runs: everything, on one machine in one go, into one table, one file of results and one picture.
 
-    python benchmarks/suite.py                       # all of it, some 15 minutes
+    python benchmarks/suite.py                       # all of it, 15 to 20 minutes
     python benchmarks/suite.py --quick               # one round of a few entrants: only to see that it works
     python benchmarks/suite.py --parts digits,data   # some parts; the other results in the file stay
 

@@ -62,7 +62,7 @@ def table(results: Results) -> str:
     head = [*(f"{case}: x best" for case in cases), "start, CPU s", *(f"{case}: MB" for case in memory)]
     lines = [f"| entrant | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
     for name in dict.fromkeys(names):
-        cells = [_over_best(case["entrants"], name) for case in cases.values()]
+        cells = [_over_best(case, name) for case in cases.values()]
         own = alone.get(name)
         cells.append(shown(spread(own["start_s"])) if own else "")
         cells += [f"{spread(own['peak_mb'][case])[0]:.0f}" if own else "" for case in memory]
@@ -73,8 +73,9 @@ def table(results: Results) -> str:
     return "\n".join([*lines, f"Left out: {'; '.join(left_out)}."] if left_out else lines)
 
 
-def _over_best(entrants: dict[str, Any], name: str) -> str:
-    return shown(ratio(entrants[name]["us"], entrants["best"]["us"])) if name in entrants else "left out"
+def _over_best(case: dict[str, Any], name: str) -> str:
+    us = {entrant: measured["us"] for entrant, measured in case["entrants"].items()}
+    return shown(ratio(us[name], us["best"])) if name in us else "left out" if name in case["refused"] else ""
 
 
 def targets(results: Results) -> str:
