@@ -20,7 +20,8 @@ from torch import Tensor
 
 from lucid import rng
 from lucid.errors import ReplayError
-from lucid.state import TrainState, model_state
+from lucid.serialization import model_state
+from lucid.state import TrainState
 
 _NAME, _CHECKPOINT = "bundle.json", "checkpoint.lcs"
 
@@ -103,7 +104,7 @@ class Bundle:
 def state_digest(state: TrainState) -> str:
     """Return a digest of weights, buffers and the optimizers' states, equal only for equal bits."""
     digest = xxhash.xxh3_128()
-    _feed(digest, [model_state(state.model), [optimizer.state_dict() for optimizer in state.optimizers]])
+    _feed(digest, [dict(model_state(state.model)), [optimizer.state_dict() for optimizer in state.optimizers]])
     return digest.hexdigest()
 
 

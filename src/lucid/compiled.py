@@ -20,7 +20,8 @@ from lucid.amp import Precision
 from lucid.errors import ConfigError
 from lucid.loss_rules import Count
 from lucid.losses import Loss
-from lucid.state import TrainState, unwrap
+from lucid.serialization import unwrap
+from lucid.state import TrainState
 from lucid.step import Forward, TrainStep
 from lucid.tally import Tally
 from lucid.windows import Window

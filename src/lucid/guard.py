@@ -12,7 +12,8 @@ import torch
 from lucid.bundle import Bundle, state_digest, streams_digest
 from lucid.errors import ConfigError, DataError, NonFiniteError
 from lucid.loop import after_step, is_over
-from lucid.state import TrainState, unwrap
+from lucid.serialization import unwrap
+from lucid.state import TrainState
 from lucid.step import HARMLESS, OMITTED, UNSURE, StepResult
 from lucid.utils.data import Feed
 from lucid.windows import Window, windows

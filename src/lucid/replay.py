@@ -25,8 +25,8 @@ from lucid.errors import ReplayError
 from lucid.loop import fit
 from lucid.pieces import cut, joined
 from lucid.probe import Finding, Probe
-from lucid.serialization import load
-from lucid.state import TrainState, unwrap
+from lucid.serialization import load, unwrap
+from lucid.state import TrainState
 from lucid.step import UNSURE, StepResult, TrainStep
 from lucid.trainer import Trainer
 from lucid.windows import Window

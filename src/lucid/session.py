@@ -23,9 +23,9 @@ from lucid.records import Record, words
 from lucid.records.outcome import FINISHED
 from lucid.report import JsonlReport, Reports
 from lucid.run_folder import describe_run, make_folder
-from lucid.serialization import Entry, Store
+from lucid.serialization import Entry, Store, model_state
 from lucid.signals import EXIT_INTERRUPTED, Deadline, Stopped, exit_code, listen
-from lucid.state import TrainState, model_state
+from lucid.state import TrainState
 from lucid.utils.data import Feed
 from lucid.windows import Window
 
@@ -221,7 +221,7 @@ class Session:
                 changes.refuse(found, str(entry.path))
 
         # The model is read in place, without a second copy of its weights; for the rest there is nothing yet.
-        live = {**dict.fromkeys(self.tree({})), "model": model_state(self.state.model)}
+        live = {**dict.fromkeys(self.tree({})), "model": dict(model_state(self.state.model))}
         restored = store.restore(live, before=compare)
         if restored is None:
             self._refuse_foreign()

@@ -15,7 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from lucid import rng
 from lucid.amp import Precision
 from lucid.config import TrainConfig
-from lucid.errors import ConfigError, MismatchError, nearest
+from lucid.errors import ConfigError, MismatchError
+from lucid.serialization import load_model_state, model_state, unwrap
 from lucid.spikes import Watch, make_watch
 from lucid.undo import Buffers
 from lucid.verdict import Verdict, make_verdict
@@ -225,7 +226,7 @@ class TrainState:
     def state_dict(self) -> dict[str, Any]:
         """Return the tree that a checkpoint holds; tensors are the live ones, not copies."""
         return {
-            "model": model_state(self.model),
+            "model": dict(model_state(self.model)),
             "optimizer": [optimizer.state_dict() for optimizer in self.optimizers],
             "scheduler": [scheduler.state_dict() for scheduler in self.schedulers],
             "precision": self.precision.state_dict(),
@@ -260,44 +261,6 @@ class TrainState:
         # A finished run that is made longer goes on; one that was interrupted while it was about to end still ends.
         self.stop_reason = None if self.progress.finished else tree.get("stop_reason")
         rng.restore(tree["rng"])
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """Return the plain model inside `torch.compile` and DistributedDataParallel wrappers."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            inner = model.module
-        if inner is None:
-            return model
-        model = inner
-
-
-def model_state(model: nn.Module) -> dict[str, Any]:
-    """Return the model's state under the names of the plain model, whatever wraps it or its parts."""
-    return {_plain(name): value for name, value in unwrap(model).state_dict().items()}
-
-
-def load_model_state(model: nn.Module, state: dict[str, Any]) -> None:
-    """Load a state saved by `model_state` into a model, wrapped or not.
-
-    Raises:
-        MismatchError: for missing or unexpected names, with the nearest match, and for shapes that differ.
-    """
-    inner = unwrap(model)
-    live = {_plain(name): name for name in inner.state_dict()}
-    missing = [f"missing {name!r}{nearest(name, state)}" for name in live if name not in state]
-    extra = [f"unexpected {name!r}{nearest(name, live)}" for name in state if name not in live]
-    if missing or extra:
-        raise MismatchError(f"the checkpoint does not fit the model: {'; '.join((missing + extra)[:8])}")
-    try:
-        inner.load_state_dict({live[name]: value for name, value in state.items()})
-    except RuntimeError as error:
-        raise MismatchError(f"the checkpoint does not fit the model: {error}") from error
-
-
-def _plain(name: str) -> str:
-    return name.replace("_orig_mod.", "")
 
 
 def _same_number(what: str, live: Sequence[Any], saved: Sequence[Any]) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lucid.callbacks.base import Callback
-from lucid.state import TrainState, model_state, unwrap
+from lucid.serialization import model_state, unwrap
+from lucid.state import TrainState
 
 
 class Averaging(Callback):

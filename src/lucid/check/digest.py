@@ -12,7 +12,8 @@ from torch import nn
 
 from lucid import rng
 from lucid.callbacks import Callbacks
-from lucid.state import TrainState, unwrap
+from lucid.serialization import unwrap
+from lucid.state import TrainState
 
 Digests = dict[str, str]
 

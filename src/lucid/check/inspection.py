@@ -12,7 +12,7 @@ from lucid.check.report import Section
 from lucid.check.rows import rows_section
 from lucid.check.script import Script
 from lucid.check.target import make
-from lucid.state import unwrap
+from lucid.serialization import unwrap
 from lucid.utils.data import Feed
 
 

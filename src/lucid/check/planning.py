@@ -15,7 +15,7 @@ from lucid.check.report import Section
 from lucid.check.script import Script
 from lucid.check.target import Target
 from lucid.plan import Plan
-from lucid.state import unwrap
+from lucid.serialization import unwrap
 from lucid.utils.data import Feed
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from lucid.check.digest import Digests, digest, gradients, leaves, modes, stream
 from lucid.check.target import Target, make
 from lucid.evaluation import evaluate
 from lucid.loop import fit
+from lucid.serialization import unwrap
 from lucid.session import Session
-from lucid.state import TrainState, unwrap
+from lucid.state import TrainState
 from lucid.step import StepResult
 from lucid.utils.data import Feed
 from lucid.windows import Window

@@ -14,7 +14,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from lucid import rng
 from lucid.check.report import Section
-from lucid.state import TrainState, unwrap
+from lucid.serialization import unwrap
+from lucid.state import TrainState
 from lucid.step import TrainStep
 from lucid.trainer import Trainer
 from lucid.utils.data import Feed

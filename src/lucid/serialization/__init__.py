@@ -15,7 +15,7 @@
 from lucid.serialization.examine import Info, Report, inspect, verify
 from lucid.serialization.files import load, save
 from lucid.serialization.interchange import convert, export_safetensors
-from lucid.serialization.modules import load_model_state, model_state
+from lucid.serialization.modules import load_model_state, model_state, unwrap
 from lucid.serialization.restore import load_into
 from lucid.serialization.store import Entry, Store
 
@@ -32,5 +32,6 @@ __all__ = [
     "load_model_state",
     "model_state",
     "save",
+    "unwrap",
     "verify",
 ]
