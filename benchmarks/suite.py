@@ -3,6 +3,7 @@
     python benchmarks/suite.py                       # all of it, 15 to 20 minutes
     python benchmarks/suite.py --quick               # one round of a few entrants: only to see that it works
     python benchmarks/suite.py --parts digits,data   # some parts; the other results in the file stay
+    python benchmarks/suite.py --page                # all of it, and the tables and the picture of docs/performance.md
 
 Parts: the cases `digits`, `images`, `characters`, `tensors` (loops.py); `alone` (start and memory of a fresh process),
 `data` (data.py), `growth` (growth.py), `checkpointing` (gradient_checkpointing.py).
@@ -16,6 +17,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -84,7 +86,9 @@ def script(name: str, *options: str) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.json"
         command = [sys.executable, str(HERE / name), "--json", str(path), *options]
-        subprocess.run(command, check=True, env={**os.environ, **KEEP, "OMP_NUM_THREADS": "1"}, stderr=sys.stderr)
+        subprocess.run(
+            command, check=True, env={**os.environ, **KEEP, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL
+        )
         return json.loads(path.read_text())
 
 
@@ -117,6 +121,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each case (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one round of few entrants")
+    parser.add_argument("--page", action="store_true", help="also put the results into docs/performance.md")
     parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "bench", help="folder of the results")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -141,6 +146,12 @@ def main() -> None:
         plot.draw(results, options.out / "performance.svg")
     except ImportError:
         print("no picture: matplotlib is not installed here; benchmarks/setup.sh makes an environment that has it")
+    if options.page:
+        docs = HERE.parent / "docs"
+        for name in ("performance.json", "performance.svg"):
+            shutil.copy(options.out / name, docs / name)
+        page = docs / "performance.md"
+        page.write_text(tables.fill(page.read_text(), results))
     print(f"In {options.out}: performance.json, performance.md, performance.svg.")
 
 

@@ -1,14 +1,8 @@
-"""Tables from what `suite.py` measured, and their places in docs/performance.md. Standard library only.
-
-`python benchmarks/tables.py docs/performance.json docs/performance.md` puts the tables into the page.
-"""
+"""Tables from what `suite.py` measured, and their places in docs/performance.md. Standard library only."""
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 from loops import OURS, PEERS
@@ -189,8 +183,3 @@ def fill(page: str, results: Results) -> str:
 def whole(results: Results) -> str:
     """Return all tables as one text."""
     return "\n\n".join(make(results) for make in BLOCKS.values())
-
-
-if __name__ == "__main__":
-    source, page = Path(sys.argv[1]), Path(sys.argv[2])
-    page.write_text(fill(page.read_text(), json.loads(source.read_text())))
