@@ -253,9 +253,10 @@ optimizer.zero_grad()
 """
 
 
-def test_training_loads_no_compiler() -> None:
-    """Training, saving and resuming with our AdamW never load torch's compiler, which takes as long as torch itself."""
-    assert {"torch._dynamo", "torch._inductor"} & modules_after(FIT) == set()
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
+def test_training_loads_no_compiler(optimizer: str) -> None:
+    """Training, saving and resuming with our optimizers never load torch's compiler, which takes as long as torch."""
+    assert {"torch._dynamo", "torch._inductor"} & modules_after(FIT.replace("AdamW", optimizer)) == set()
 
 
 def test_torchs_own_optimizer_loads_the_compiler() -> None:

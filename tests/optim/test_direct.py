@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -212,3 +213,83 @@ def test_schedulers_of_torch_see_the_step() -> None:
         optimizer.step()
         scheduler.step()
     assert scheduler.last_epoch == 3
+
+
+OTHERS = [
+    (optim.SGD, torch.optim.SGD, {"lr": 0.1}),
+    (optim.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    (optim.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5, "maximize": True}),
+    (optim.Adagrad, torch.optim.Adagrad, {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1}),
+]
+
+
+@pytest.fixture
+def torchs_steps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Steps of ours that were left to torch."""
+    steps: list[Any] = []
+    step_of_torch = _direct.DirectStep._step_of_torch
+    monkeypatch.setattr(
+        _direct.DirectStep,
+        "_step_of_torch",
+        lambda self, closure: [steps.append(self), step_of_torch(self, closure)][1],
+    )
+    return steps
+
+
+@pytest.mark.parametrize(("ours", "theirs", "options"), OTHERS)
+def test_sgd_and_adagrad_are_torchs(ours: Any, theirs: Any, options: Any, torchs_steps: list[Any]) -> None:
+    """Weights and the whole state have the bits of torch's fused step, before and after a resume."""
+    a, b = layers()
+    one, other = ours(a.parameters(), **options), theirs(b.parameters(), fused=True, **options)
+    train(a, one)
+    train(b, other)
+    assert same(a.state_dict(), b.state_dict())
+    assert same(one.state_dict(), other.state_dict())
+    again = ours(a.parameters(), **options)
+    again.load_state_dict(copy.deepcopy(other.state_dict()))
+    train(a, again)
+    train(b, other)
+    assert same(a.state_dict(), b.state_dict())
+    assert torchs_steps == []
+
+
+@pytest.mark.parametrize(("ours", "theirs", "options"), OTHERS)
+def test_sgd_and_adagrad_give_way(ours: Any, theirs: Any, options: Any, torchs_steps: list[Any]) -> None:
+    """A group that is added later ends as with torch; a closure is for torch's step."""
+    a, b = layers()
+    pairs = [(a, ours(a[0].parameters(), **options)), (b, theirs(b[0].parameters(), fused=True, **options))]
+    for model, optimizer in pairs:
+        train(model, optimizer, 2)
+        optimizer.add_param_group({"params": list(model[2].parameters())})
+        train(model, optimizer, 2)
+        optimizer.step(lambda: 0.0)
+    assert same(a.state_dict(), b.state_dict())
+    assert same(pairs[0][1].state_dict(), pairs[1][1].state_dict())
+    assert len(torchs_steps) >= 1
+
+
+@pytest.mark.parametrize("forbidden", [0.0, 1.0])
+@pytest.mark.parametrize(("ours", "theirs", "options"), OTHERS)
+def test_sgd_and_adagrad_heed_found_inf(ours: Any, theirs: Any, options: Any, forbidden: float) -> None:
+    """Where the flag is 1 nothing changes, and steps are counted back, as in torch's step."""
+    a, b = layers()
+    for model, optimizer in ((a, ours(a.parameters(), **options)), (b, theirs(b.parameters(), fused=True, **options))):
+        train(model, optimizer, 2)
+        model(X).square().mean().backward()
+        before = copy.deepcopy(model.state_dict())
+        optimizer.found_inf = torch.tensor(forbidden)
+        optimizer.step()
+        assert same(before, model.state_dict()) is bool(forbidden)
+    assert same(a.state_dict(), b.state_dict())
+
+
+def test_a_momentum_that_begins_late_is_left_to_torch(torchs_steps: list[Any]) -> None:
+    """Where only some parameters of a group have a momentum yet, torch's step has to know what to do."""
+    model, _ = layers()
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model[0].bias.requires_grad_(False)
+    train(model, optimizer, 1)
+    model[0].bias.requires_grad_(True)
+    with suppress(TypeError):  # torch 2.13 does not
+        train(model, optimizer, 1)
+    assert torchs_steps == [optimizer]

@@ -1,8 +1,9 @@
-"""The step of Adam and AdamW without the Python around torch's fused kernel.
+"""The step of Adam, AdamW, SGD and Adagrad without the Python around torch's fused kernels.
 
 Torch's own step spends 50 of its 70 microseconds on what matters only to whoever watches or extends the optimizer:
-hooks, profiler labels, sorting of tensors by device. Where nobody does and all tensors of a group are of one kind, the
-kernel is called at once: the same call with the same numbers. In every other case torch's step does the work.
+hooks, profiler labels, sorting of tensors by device. That of SGD and Adagrad also loads torch's compiler. Where nobody
+watches and all tensors of a group are of one kind, the kernel is called at once: the same call with the same numbers. In
+every other case torch's step does the work.
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ from torch.optim import Optimizer, optimizer
 
 _ONE = torch.tensor(1.0, device="cpu")
 _Lists = tuple[list[Tensor], ...]
-"""Parameters, gradients, first and second moments, step counts."""
+"""Parameters, gradients, and for each what the optimizer keeps: moments, sums, step counts."""
 
 
 class DirectStep(Optimizer):
     """Mixed in before `torch.optim.Adam` or a class of it. Nothing is kept from one step to the next."""
+
+    def _gathered(self, group: dict[str, Any]) -> _Lists | None:
+        return _lists(self, group)
+
+    def _updated(self, group: dict[str, Any], found: _Lists, found_inf: Tensor | None) -> None:
+        _update(group, *found, found_inf=found_inf)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters by their gradients.
@@ -31,7 +38,7 @@ class DirectStep(Optimizer):
         """
         if closure is not None or _is_watched(self):
             return self._step_of_torch(closure)
-        lists = [_lists(self, group) for group in self.param_groups]
+        lists = [self._gathered(group) for group in self.param_groups]
         if None in lists:
             return self._step_of_torch(closure)
         grad_mode = torch.is_grad_enabled()
@@ -39,7 +46,7 @@ class DirectStep(Optimizer):
         try:
             for group, found in zip(self.param_groups, lists, strict=True):
                 if found is not None and found[0]:  # no gradient in the group: nothing to do
-                    _update(group, *found, found_inf=getattr(self, "found_inf", None))
+                    self._updated(group, found, getattr(self, "found_inf", None))
         finally:
             torch._C._set_grad_enabled(grad_mode)
         return None
@@ -120,3 +127,69 @@ def _update(
     )  # fmt: skip
     if found_inf is not None:
         torch._foreach_sub_(steps, [found_inf] * len(steps))  # where it is 1 the kernel did nothing
+
+
+class DirectSGD(DirectStep):
+    """Mixed in before `torch.optim.SGD`."""
+
+    def _gathered(self, group: dict[str, Any]) -> _Lists | None:
+        found = _with_gradient(group)
+        if found is None or not group["momentum"]:
+            return found if found is None else (*found, [])
+        kept = [self.state[param].get("momentum_buffer") for param in found[0]]
+        if all(buffer is None for buffer in kept):  # the first step, which the kernel is told
+            return (*found, [torch.empty_like(grad) for grad in found[1]])
+        return None if any(buffer is None for buffer in kept) else (*found, kept)
+
+    def _updated(self, group: dict[str, Any], found: _Lists, found_inf: Tensor | None) -> None:
+        params, grads, buffers = found
+        is_first = bool(buffers) and "momentum_buffer" not in self.state[params[0]]
+        torch._fused_sgd_(
+            params, grads, buffers, lr=group["lr"], momentum=group["momentum"], dampening=group["dampening"],
+            weight_decay=group["weight_decay"], nesterov=group["nesterov"], maximize=group["maximize"],
+            is_first_step=is_first, grad_scale=None, found_inf=_beside(params[0], found_inf),
+        )  # fmt: skip
+        if is_first:
+            for param, buffer in zip(params, buffers, strict=True):
+                self.state[param]["momentum_buffer"] = buffer
+
+
+class DirectAdagrad(DirectStep):
+    """Mixed in before `torch.optim.Adagrad`."""
+
+    def _gathered(self, group: dict[str, Any]) -> _Lists | None:
+        found = _with_gradient(group)
+        if found is None:
+            return None
+        states = [self.state[param] for param in found[0]]
+        if not all(states):  # of a group added later: torch makes them in its step
+            return None
+        return (*found, [state["sum"] for state in states], [state["step"] for state in states])
+
+    def _updated(self, group: dict[str, Any], found: _Lists, found_inf: Tensor | None) -> None:
+        params, grads, sums, steps = found
+        found_inf = _beside(params[0], found_inf)
+        torch._foreach_add_(steps, _ONE if steps[0].is_cpu else torch.ones((), device=steps[0].device))
+        torch._fused_adagrad_(
+            params, grads, sums, steps, lr=group["lr"], lr_decay=group["lr_decay"], eps=group["eps"],
+            weight_decay=group["weight_decay"], maximize=group["maximize"], grad_scale=None, found_inf=found_inf,
+        )  # fmt: skip
+        if found_inf is not None:
+            torch._foreach_sub_(steps, [found_inf] * len(steps))
+
+
+def _with_gradient(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Return parameters and gradients of a group, or None where torch's own step has to look at them."""
+    if not group["fused"] or group["differentiable"] or type(group["lr"]) is not float:
+        return None
+    params = [param for param in group["params"] if param.grad is not None]
+    grads = [param.grad for param in params]
+    for param, grad in zip(params, grads, strict=True):
+        is_one_kind = type(grad) is Tensor and param.dtype is params[0].dtype and param.device == params[0].device
+        if not is_one_kind or grad.is_sparse:
+            return None
+    return params, grads
+
+
+def _beside(param: Tensor, found_inf: Tensor | None) -> Tensor | None:
+    return None if found_inf is None else found_inf.to(param.device, non_blocking=True)

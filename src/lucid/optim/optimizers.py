@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from lucid.errors import ConfigError
-from lucid.optim._direct import DirectStep
+from lucid.optim._direct import DirectAdagrad, DirectSGD, DirectStep
 from lucid.optim._startup import QuickStart
 
 
@@ -74,11 +74,11 @@ class Adam(DirectStep, _ChoosesKernel, torch.optim.Adam):
     """`torch.optim.Adam`, fused where the parameters allow it and `fused`, `foreach` were left open."""
 
 
-class SGD(_ChoosesKernel, torch.optim.SGD):
+class SGD(DirectSGD, _ChoosesKernel, torch.optim.SGD):
     """`torch.optim.SGD`, fused where the parameters allow it and `fused`, `foreach` were left open."""
 
 
-class Adagrad(_ChoosesKernel, torch.optim.Adagrad):
+class Adagrad(DirectAdagrad, _ChoosesKernel, torch.optim.Adagrad):
     """`torch.optim.Adagrad`, fused where the parameters allow it and `fused`, `foreach` were left open."""
 
 
