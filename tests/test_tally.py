@@ -182,7 +182,7 @@ def dict_of_three(model: nn.Module, batch: Any) -> Any:
     return {
         "classes": (F.cross_entropy(out, y, reduction="sum"), valid.sum()),
         "size": ((out[:, 0] ** 2 * (x[:, 0] > 0)).sum(), int((x[:, 0] > 0).sum())),
-        "rows": out.abs().mean(),
+        "mean": out.abs().mean(),
     }
 
 
