@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import Sampler, SequentialSampler, Subset, TensorDataset, WeightedRandomSampler
 
 from lucid.errors import DataError
 from lucid.utils.data import ArrayDataset, DataLoader, Feed
@@ -116,3 +117,41 @@ def test_arrays_that_are_no_rows_are_refused(arrays: tuple[Any, ...], text: str)
     """What cannot be gathered is a DataError at once."""
     with pytest.raises(DataError, match=text):
         ArrayDataset(*arrays)
+
+
+class Given(Sampler[int]):
+    """Gives these rows."""
+
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@pytest.mark.parametrize(
+    "dataset", [TensorDataset(X), ArrayDataset(X.numpy()), Subset(TensorDataset(X), list(range(11)))]
+)
+def test_row_that_there_is_not_is_named_with_its_batch(dataset: Any) -> None:
+    """Before the epoch begins, whatever kind of sampler gave it; a row below 0 counts from the end, as in torch."""
+    text = "row {} in batch {} of epoch 2 must be one of the 11 rows of the data set, counted from 0"
+    for row in (11, -12):
+        with pytest.raises(DataError, match=text.format(row, 1)):
+            Feed(DataLoader(dataset, 3, sampler=Given([0, 1, 2, 3, row, 5]))).batches(2)
+        with pytest.raises(DataError, match=text.format(row, 2)):
+            Feed(DataLoader(dataset, batch_sampler=[[0], [1, 2, 3], [4, row]])).batches(2)
+    with pytest.raises(DataError, match=text.format(11, 2)):
+        Feed(DataLoader(dataset, 5, sampler=SequentialSampler(range(20)))).batches(2)
+    (batch,) = Feed(DataLoader(dataset, 3, sampler=Given([0, -1, -11]))).batches(0)
+    assert torch.equal(batch[0], X[[0, 10, 0]])
+
+
+def test_index_of_a_subset_that_there_is_not_is_named() -> None:
+    """When the loader is looked at; one below 0 counts from the end."""
+    with pytest.raises(DataError, match="index 11 at place 2 of a Subset must be one of the 11 rows"):
+        Feed(DataLoader(Subset(TensorDataset(X), [0, 1, 11]), 2))
+    (batch,) = Feed(DataLoader(Subset(Subset(TensorDataset(X), [3, -2]), [-1, 0]), 2)).batches(0)
+    assert torch.equal(batch[0], X[[9, 3]])

@@ -73,6 +73,31 @@ class Gather:
         self.arrays = arrays
         self.rows = rows
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the data set."""
+        return len(self.arrays[0] if self.rows is None else self.rows)
+
+    def fit(self, order: Order, epoch: int) -> None:
+        """Count rows from the end where a sampler gave them below 0, as looking them up one by one would.
+
+        Raises:
+            DataError: for a row that there is not.
+        """
+        rows, total = order.rows, self.num_rows
+        if not len(rows) or (isinstance(rows, range) and 0 <= rows[0] <= rows[-1] < total):
+            return
+        index = torch.as_tensor(rows)
+        wrong = _outside(index, total)
+        if wrong is not None:
+            batch = next(batch for batch in range(order.num_batches + 1) if order.span(batch)[1] > wrong)
+            raise DataError(
+                f"row {int(index[wrong])} in batch {batch} of epoch {epoch} must be one of the {total} rows of the "
+                "data set, counted from 0: its sampler gave it. Was that made for another data set?"
+            )
+        if index.min() < 0:
+            order.rows = index.where(index >= 0, index + total)
+
     def batches(self, order: Order, start: int) -> Iterator[list[Tensor]]:
         """Yield the batches of an order from `start` on, each a list of tensors as torch's `default_collate` gives."""
         in_sequence = isinstance(order.rows, range) and self.rows is None
@@ -115,6 +140,16 @@ class Gather:
                 yield torch.split(index, [b - a for a, b in map(order.span, range(first, last + 1))])
 
 
+def _outside(index: Tensor, total: int) -> int | None:
+    """Return the place of the first row that there is not, or None."""
+    if not len(index):
+        return None
+    low, high = index.aminmax()
+    if low >= -total and high < total:
+        return None
+    return int(((index < -total) | (index >= total)).nonzero()[0])
+
+
 def _copy(part: Any) -> Tensor:
     return part.clone() if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
 
@@ -137,6 +172,13 @@ def gather_of(dataset: Any) -> Gather | None:
         inner = gather_of(dataset.dataset)
         if inner is None:
             return None
-        rows = torch.as_tensor(dataset.indices, dtype=torch.int64)
+        rows, total = torch.as_tensor(dataset.indices, dtype=torch.int64), inner.num_rows
+        wrong = _outside(rows, total)
+        if wrong is not None:
+            raise DataError(
+                f"index {int(rows[wrong])} at place {wrong} of a Subset must be one of the {total} rows of what it is "
+                "a subset of, counted from 0."
+            )
+        rows = rows.where(rows >= 0, rows + total)
         return Gather(inner.arrays, rows if inner.rows is None else inner.rows[rows])
     return None

@@ -77,6 +77,8 @@ class MapSource:
             while len(self._orders) >= _KEPT:
                 del self._orders[next(iter(self._orders))]
             order = self._sampling.order(epoch)
+            if self._gather is not None:
+                self._gather.fit(order, epoch)
             told = length_of(self._sampling.outer)
             if told is not None and told != order.num_batches:
                 name = type(self._sampling.outer).__name__
