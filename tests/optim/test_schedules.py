@@ -156,6 +156,7 @@ def test_every_schedule_says_how_a_run_is_extended(name: str) -> None:
         ("warmup_stable_decay", 10, {"decay": "cubic"}, r"decay must be 'linear', 'sqrt' or 'cosine', got 'cubic'"),
         ("one_cycle", 10, {"warmup_ratio": 1.0}, r"warmup_ratio must lie between 0 and 1, got 1.0"),
         ("step_decay", 10, {"every": 0}, r"every must be at least 1 step, got 0"),
+        ("step_decay", 10, {"gamma": -0.1}, r"gamma must be at least 0, got -0.1"),
     ],
 )
 def test_make_refuses_what_cannot_work(name: str, total: int, chosen: dict[str, Any], text: str) -> None:

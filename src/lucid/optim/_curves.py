@@ -182,7 +182,7 @@ def step_decay(
         total_steps: steps of the whole run, of which milestones may be shares.
         warmup_steps: steps of linear rise; 0 for none.
         milestones: steps at which the factor drops, as whole numbers, or as shares of `total_steps` below 1.
-        gamma: factor of each drop.
+        gamma: factor of each drop, at least 0.
         every: drop every so many steps instead of at `milestones`. None: use `milestones`.
         warmup_start_ratio: factor of the first step of the warm-up.
 
@@ -196,6 +196,8 @@ def step_decay(
     Source: He et al. 2016, arXiv:1512.03385, section 3.4 (a tenth at each plateau).
     """
     _check(step, total_steps, warmup_steps, 0.0)
+    if not gamma >= 0:
+        raise ConfigError(f"gamma must be at least 0, got {gamma}.")
     if step < warmup_steps:
         return _rise(step, warmup_steps, warmup_start_ratio)
     if every is not None:
