@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lucid
 from lucid.callbacks import EMA, SWA
+from lucid.callbacks.base import Callbacks
 from lucid.errors import ConfigError
 
 
@@ -205,3 +207,34 @@ def test_settings_that_cannot_work_are_refused() -> None:
         EMA(1)
     with pytest.raises(ConfigError, match=r"SWA start and every must be at least 1, got 0 and 1"):
         SWA(0)
+
+
+def test_an_evaluation_copies_no_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It swaps the average in and does not move it; a callback that may change keeps its copy."""
+
+    class Mine(lucid.Callback):
+        seen = torch.zeros(2)
+
+        def on_eval_end(self, state: Any, metrics: Any) -> None:
+            self.seen = self.seen + 1
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"seen": self.seen}
+
+    copied: list[int] = []
+    real = Tensor.__deepcopy__
+
+    def counted(tensor: Tensor, memo: Any) -> Any:
+        copied.append(tensor.numel())
+        return real(tensor, memo)
+
+    monkeypatch.setattr(Tensor, "__deepcopy__", counted)
+    callbacks = Callbacks([EMA(0.9), Mine()])
+    state: Any = SimpleNamespace(model=Tied())
+    callbacks.on_train_start(state)
+    with callbacks.undone_unless(lambda: False):
+        callbacks.on_eval_start(state)
+        callbacks.on_eval_end(state, None)
+    assert copied == [2]
+    assert callbacks.state_dict()["Mine"]["seen"].tolist() == [0, 0]
+    assert callbacks.state_dict()["EMA"]["average"].keys() == weights(state.model).keys()

@@ -20,6 +20,8 @@ class Averaging(Callback):
     step that was left out does not move it. The average is part of every checkpoint.
     """
 
+    changes_in_eval = False
+
     def __init__(self) -> None:
         self.average: dict[str, Tensor] = {}
         self._raw: dict[str, Tensor] | None = None

@@ -35,6 +35,9 @@ class Callback:
         ...             state.request_stop("good enough")
     """
 
+    changes_in_eval = True
+    """Whether the hooks of an evaluation change what `state_dict` gives. False spares each evaluation a copy of it."""
+
     def on_train_start(self, state: TrainState) -> None:
         """Before the first step of this process, after a resume."""
 
@@ -106,7 +109,8 @@ class Callbacks:
     @contextmanager
     def undone_unless(self, done: Callable[[], bool]) -> Iterator[None]:
         """What the hooks do inside counts in a checkpoint only if `done()` afterwards; else it will happen again."""
-        before = copy.deepcopy(self.state_dict())
+        moving = {name for name, callback in self._named() if _changes_in_eval(callback)}
+        before = {n: copy.deepcopy(state) if n in moving else state for n, state in self.state_dict().items()}
         yield
         if not done():
             self._held = before
@@ -146,12 +150,18 @@ def _run(callback: Any, name: str, method: Callable[..., Any], *arguments: Any) 
         raise CallbackError(f"{type(callback).__name__}.{name} raised {type(error).__name__}: {error}") from error
 
 
+def _changes_in_eval(callback: Any) -> bool:
+    """Whether an evaluation may change the state of a callback: it has a hook there and does not say otherwise."""
+    hooks = ("on_eval_start", "on_eval_end", "on_record")
+    return getattr(callback, "changes_in_eval", True) and any(_overrides(callback, hook) for hook in hooks)
+
+
+def _overrides(callback: Any, hook: str) -> bool:
+    return getattr(type(callback), hook, None) not in (None, getattr(Callback, hook))
+
+
 def _fan_out(hook: str, callbacks: Sequence[Any]) -> Callable[..., None]:
-    methods = [
-        (callback, getattr(callback, hook))
-        for callback in callbacks
-        if getattr(type(callback), hook, None) not in (None, getattr(Callback, hook))
-    ]
+    methods = [(callback, getattr(callback, hook)) for callback in callbacks if _overrides(callback, hook)]
     if not methods:
         return _nothing
 
