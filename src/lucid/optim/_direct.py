@@ -2,8 +2,8 @@
 
 Torch's own step spends 50 of its 70 microseconds on what matters only to whoever watches or extends the optimizer:
 hooks, profiler labels, sorting of tensors by device. That of SGD and Adagrad also loads torch's compiler. Where nobody
-watches and all tensors of a group are of one kind, the kernel is called at once: the same call with the same numbers. In
-every other case torch's step does the work.
+watches and all tensors of a group are of one kind, the kernel is called at once: the same call with the same numbers.
+In every other case torch's step does the work.
 """
 
 from __future__ import annotations
