@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
+import sys
 from typing import Any
 
 import pytest
@@ -56,7 +58,9 @@ def gradients(model: nn.Module, x: torch.Tensor = X) -> tuple[torch.Tensor, dict
 
 def test_checkpoint_is_the_function_and_the_rest_is_torchs() -> None:
     """`from lucid.utils import checkpoint` gives a function; other names are torch.utils' own."""
-    assert callable(lucid.utils.checkpoint)
+    module = importlib.import_module("lucid.utils.checkpoint")  # as torch's is imported
+    assert module.checkpoint is lucid.utils.checkpoint
+    assert module.CheckpointError is torch.utils.checkpoint.CheckpointError
     assert lucid.utils.benchmark is __import__("torch.utils.benchmark").utils.benchmark
     assert "data" in dir(lucid.utils)
     with pytest.raises(AttributeError, match=r"neither has torch\.utils"):
@@ -202,7 +206,7 @@ def test_checkpointed_blocks_run_plainly_without_gradients(monkeypatch: pytest.M
     """Evaluation costs nothing extra: no second pass, and no random state captured for one."""
     model = Net()
     checkpoint_blocks(model)
-    monkeypatch.setattr("lucid.utils._checkpoint.checkpoint", None)
+    monkeypatch.setattr(sys.modules["lucid.utils.checkpoint"], "checkpoint", None)
     with torch.no_grad():
         model(X)
     assert [block.calls for block in model.blocks] == [1, 1, 1, 1]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.utils
 
-from lucid.utils._checkpoint import checkpoint, checkpoint_blocks
+from lucid.utils.checkpoint import checkpoint, checkpoint_blocks
 
 __all__ = ["checkpoint", "checkpoint_blocks", "data"]
 

@@ -1,4 +1,7 @@
-"""Gradient checkpointing: recompute a block in the backward pass instead of keeping its activations."""
+"""Gradient checkpointing: recompute a block in the backward pass instead of keeping its activations.
+
+`lucid.utils.checkpoint` is the function; `from lucid.utils.checkpoint import ...` has torch's other names as well.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint as _torch_checkpoint
+from torch.utils import checkpoint as _of_torch
 
 from lucid.errors import ConfigError
 
@@ -29,7 +32,7 @@ def checkpoint(fn: Callable[..., Any], *args: Any, use_reentrant: bool = False, 
 
     Source: Chen et al. 2016, arXiv:1604.06174.
     """
-    return _torch_checkpoint(fn, *args, use_reentrant=use_reentrant, **kwargs)
+    return _of_torch.checkpoint(fn, *args, use_reentrant=use_reentrant, **kwargs)
 
 
 def checkpoint_blocks(
@@ -120,3 +123,7 @@ def _pick(candidates: list[tuple[str, nn.Module]], policy: Policy) -> list[tuple
     if isinstance(policy, int) and not isinstance(policy, bool) and policy >= 1:
         return candidates[policy - 1 :: policy]
     raise ConfigError(f"checkpoint_blocks policy must be 'all', a number from 1, or a function, got {policy!r}.")
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_of_torch, name)
