@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from lucid import Callback, TrainConfig, Trainer, changes
-from lucid.changes import INEXACT, REFUSED, TAKES_EFFECT
+from lucid.changes import INEXACT, REFUSED, TAKES_EFFECT, compare, table
 from lucid.errors import ResumeError
 from lucid.optim import schedules
 from lucid.records import read_records
@@ -202,6 +202,14 @@ def test_a_changed_model_is_called_one(tmp_path: Path) -> None:
         ResumeError, match=r"The model has other parameters.*: new are 0\.bias, 0\.weight; gone are bias"
     ):
         fit(tmp_path, **named(nn.Sequential(nn.Linear(2, 1))))
+
+
+def test_a_long_value_is_shown_by_its_two_ends() -> None:
+    """The names of a model's parameters do not make the table as wide as they are long."""
+    names = [f"encoder.layer.{number}.weight" for number in range(40)]
+    lines = table(compare({"optimizer.param_names": None}, {"optimizer.param_names": names})).splitlines()
+    assert max(map(len, lines)) < 100
+    assert "['encoder.layer.0.weight', 'enco ... eight']" in lines[1]
 
 
 def test_an_accepted_change_leaves_the_others_alone(tmp_path: Path) -> None:

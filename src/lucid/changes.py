@@ -58,6 +58,7 @@ _RULES = {
     "": REFUSED,
 }
 
+_WIDEST_CELL = 44
 # Options of torch's optimizers that choose how, not what, is computed.
 _KERNELS = ("fused", "foreach", "capturable")
 
@@ -136,13 +137,19 @@ def _of_the_model(refused: list[Change]) -> str:
 
 def table(changes: list[Change]) -> str:
     """Return the changes as aligned lines."""
-    rows = [(change.setting, repr(change.was), repr(change.now), change.rule) for change in changes]
+    rows = [(change.setting, _cell(change.was), _cell(change.now), change.rule) for change in changes]
     rows.insert(0, ("setting", "in the checkpoint", "now", "rule"))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
         for row in rows
     )
+
+
+def _cell(value: Any) -> str:
+    """Return a value as it is written in Python, and of a long one its beginning and its end."""
+    text = repr(value)
+    return text if len(text) <= _WIDEST_CELL else f"{text[: _WIDEST_CELL - 12]} ... {text[-7:]}"
 
 
 def optimizer_settings(optimizers: tuple[Optimizer, ...]) -> dict[str, Any]:
