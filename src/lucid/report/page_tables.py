@@ -179,14 +179,8 @@ def _checkpoints(run: Run) -> str:
     rows = []
     for path in files:
         record = saved.get(path.name)
-        took = record.values.get("seconds") if record else None
-        rows.append([
-            path.name,
-            words.size(path.stat().st_size),
-            words.number(record.step) if record else "",
-            "" if took is None else words.duration(took),
-        ])  # fmt: skip
-    return _grid(["file", "size", "step", "written in"], rows)
+        rows.append([path.name, words.size(path.stat().st_size), words.number(record.step) if record else ""])
+    return _grid(["file", "size", "step"], rows)
 
 
 def _file_table(path: Path) -> str:
