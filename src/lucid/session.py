@@ -323,7 +323,7 @@ def _own_callbacks(session: Session) -> list[Callback]:
 def _finished_already(state: TrainState, plan: Plan, run_dir: Path | None) -> str:
     """Return what a run says that is started again although it is finished."""
     monitor, step = state.config.monitor or "eval/loss", state.progress.step
-    reached = {name: value for name, value in state.metrics.items() if name != monitor}
+    reached = {f"last {name}": value for name, value in state.metrics.items() if name != monitor}
     if state.best.value is not None:
         reached = {f"best {monitor}": state.best.value, **reached}
     limit = f"epochs ({plan.epochs})"

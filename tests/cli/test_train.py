@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
+from lucid import TrainConfig, Trainer
 from lucid.config import load, read
 
 from .conftest import Lucid
@@ -43,9 +47,12 @@ def test_train_again_says_once_that_the_run_is_finished(lucid: Lucid, flowers: s
     assert (code, err, before) == (0, "", ((RUN / "records.jsonl").read_bytes(), steps()))
     said = [line for line in out.splitlines() if "finished" in line]
     assert len(said) == 1
-    assert said[0].startswith("run runs/flowers is finished at step 18 (best eval/loss ")
+    start = r"run runs/flowers is finished at step 18 \(best eval/loss \S+, last eval/accuracy \S+\), nothing "
+    assert re.match(start, said[0])
     assert said[0].endswith("nothing was trained. To go on, raise epochs (3); for a new run, choose another run_dir.")
     assert out.count("eval/loss") == 1
+    out = lucid("train", flowers, "--run_dir", "runs/other", "--train.max_steps", "1")[1]
+    assert "\nRun other finished: 1 step" in out
 
 
 def test_config_toml_starts_the_same_run(lucid: Lucid, flowers: str) -> None:
@@ -118,6 +125,19 @@ def test_resume_needs_a_run(lucid: Lucid) -> None:
     assert "no such folder: none" in lucid("resume", "none")[2]
     Path("empty").mkdir()
     assert "empty holds no run" in lucid("resume", "empty")[2]
+
+
+@pytest.mark.parametrize("words", [("resume", "mine"), ("train", "--run_dir", "mine")])
+def test_run_of_a_script_is_not_taken_for_one_of_the_command(lucid: Lucid, words: tuple[str, ...]) -> None:
+    """Only the script can go on with it."""
+    model = torch.nn.Linear(2, 1)
+    rows = DataLoader(TensorDataset(torch.ones(4, 2), torch.ones(4, 1)))
+    Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.functional.mse_loss,
+            config=TrainConfig(epochs=1), run_dir="mine", reports=[]).fit(rows)  # fmt: skip
+    code, out, err = lucid(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("lucid: ConfigError: mine has the run of a script, ")
+    assert "start the script again" in err
 
 
 def test_moved_run_is_resumed_where_it_is(lucid: Lucid, flowers: str) -> None:
@@ -232,6 +252,10 @@ def test_foreign_folder_is_left_alone(lucid: Lucid, flowers: str) -> None:
         (["trian"], "there is no command 'trian'. Did you mean 'train'?"),
         (["train", "none.toml"], "cannot read the configuration file none.toml"),
         (["train", "digits"], "'digits' is not a configuration file"),
+        (["train", "rows.csv"], "(.toml, .yaml, .yml). For a table: --data.name csv:rows.csv."),
+        (["train", "--data.name", "rows.csv"], "'rows.csv' is not known. Did you mean 'csv:rows.csv'?"),
+        (["train", "--data.name", "csv:none.csv"], "cannot read the table none.csv: No such file or directory.\n"),
+        (["train", "--compile", "true"], "unknown key 'compile' (option --compile). Did you mean 'train.compile'?"),
         (
             ["train", "--train.epoch", "3"],
             "unknown key 'train.epoch' (option --train.epoch). Did you mean 'train.epochs'?",
@@ -341,6 +365,28 @@ def test_rows_too_few_for_all_parts_are_told(
     notes = [line.split(None, 1)[1] for line in plan.splitlines() if line.startswith("  note ")]
     assert (notes, err) == (([said], f"lucid: {said}\n") if said else ([], ""))
     assert lucid("train", *words, "--console", "quiet", "--run_dir", "runs/b")[2] == ""
+
+
+def test_parts_that_the_data_made_itself_are_not_too_few(lucid: Lucid, tmp_path: Path) -> None:
+    """A factory of (train, validation) has no rows for a test because it gave none."""
+    (tmp_path / "own_parts.py").write_text(
+        "import torch\nrows = torch.utils.data.TensorDataset(torch.ones(4, 2), torch.arange(4) % 2)\n"
+        "def parts():\n    return rows, rows\n"
+    )
+    out, err = lucid("plan", "--data.name", "own_parts:parts")[1:]
+    assert ("  note " in out, err) == (False, "")
+    train = ("train", "--data.name", "own_parts:parts", "--train.epochs", "1")
+    assert ["\n\n\n" in lucid(*train)[1] for _ in range(2)] == [False, False]
+
+
+def test_picture_of_the_rate_fits_the_terminal(lucid: Lucid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A narrow one thins it."""
+    widths = []
+    for columns in ("100", "60"):
+        monkeypatch.setenv("COLUMNS", columns)
+        picture = [line for line in lucid("plan", "--plot")[1].splitlines() if line.startswith("lr  ")]
+        widths.append(max(map(len, picture)))
+    assert widths == [74, 44]
 
 
 def test_what_to_type_next_is_never_cut(lucid: Lucid, flowers: str, monkeypatch: pytest.MonkeyPatch) -> None:

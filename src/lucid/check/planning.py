@@ -151,9 +151,10 @@ def _steps(found: list[int]) -> str:
     return ", ".join(map(str, found)) if len(found) <= 8 else f"{', '.join(map(str, found[:5]))}, ..., {found[-1]}"
 
 
-def plot(rates: list[tuple[int, float]]) -> list[str]:
-    """Return the learning rate as a small picture of text."""
-    values = [value for _, value in rates]
+def plot(rates: list[tuple[int, float]], room: int = 80) -> list[str]:
+    """Return the learning rate as a small picture of text, at most `room` characters wide: it is thinned to fit."""
+    every = -(-len(rates) // max(1, room - len(f"lr {0:>9.2e} |")))
+    values = [value for _, value in rates[::every]]
     if not values:
         return []
     top, low = max(values), min(values)

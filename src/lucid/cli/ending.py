@@ -59,7 +59,7 @@ def text(built: Built, result: Result, tested: dict[str, Any] | None, was_traine
     """Return the closing lines; of a run that was finished already, the console told what it reached."""
     folder = Path(str(built.config.run_dir))
     reached = f"{_counted(result.step, 'step')}, {_counted(result.epoch, 'epoch')}"
-    lines = ["", f"Run {built.config.name} {_how(result)}: {reached}."] if was_trained else [""]
+    lines = [f"Run {folder.name} {_how(result)}: {reached}."] if was_trained else []
     if _targets(built):
         lines.append(f"Predicts {_targets(built)}.")
     if result.best is not None and was_trained:
@@ -74,6 +74,7 @@ def text(built: Built, result: Result, tested: dict[str, Any] | None, was_traine
         ("records", folder / "records.jsonl"),
         ("report", folder / "report.html"),
     ]
+    lines = ["", *lines] if lines else []
     lines += ["", *(f"  {name:<11} {path}" for name, path in places if path.exists()), "", "Next:"]
     return "\n".join([*lines, *_commands(_next(built, folder))])
 
@@ -134,11 +135,17 @@ def rates_text(built: Built) -> str:
     from lucid.check.target import Target
 
     plan = built.trainer.plan(built.train_loader, built.validation_loader)
-    return "\n".join(plot(learning_rates(Target(built.trainer, built.train_loader), plan)))
+    room = shutil.get_terminal_size((120, 24)).columns
+    return "\n".join(plot(learning_rates(Target(built.trainer, built.train_loader), plan), room))
 
 
 def missing_rows(built: Built) -> str | None:
-    """Return what to know about a data set that is too small for the parts that were asked for; None if it is not."""
+    """Return what to know about a data set that is too small for the parts that were asked for; None if it is not.
+
+    A source that made the parts itself, or that has no length, has no counts here: no share was taken of it.
+    """
+    if "train" not in built.data.split:
+        return None
     asked = {"validation": built.config.data.validation, "test": built.config.data.test}
     missing = {name: share for name, share in asked.items() if share and getattr(built.data, name) is None}
     if not missing:

@@ -20,7 +20,7 @@ def check_folder(config: RunConfig, tell: bool = True) -> None:
 
     Raises:
         ResumeError: a difference would make it another run, and `train.changes` does not accept that.
-        ConfigError: the folder is a file, or holds something else.
+        ConfigError: the folder is a file, or holds something else, such as the run of a script.
     """
     folder = Path(str(config.run_dir))
     if folder.exists() and not folder.is_dir():
@@ -66,9 +66,15 @@ def _refuse_other_content(folder: Path) -> None:
 
 
 def _read(folder: Path) -> dict[str, Any]:
+    """Read the settings of a run of the command: a script's would come out as those of the digits."""
     from lucid.config import construct
 
     document = read(folder / "config.toml")
+    if "model" not in document.values:
+        raise ConfigError(
+            f"{folder} has the run of a script, which built model and data itself. To go on with it, start the script "
+            "again; for a run of the command, choose another folder: --run_dir runs/NAME."
+        )
     return to_dict(construct(RunConfig, document.values, where=document.where))
 
 
@@ -92,7 +98,7 @@ def newest_settings(folder: Path) -> dict[str, Any]:
     """Return the settings of a run: those inside its newest good checkpoint, else its `config.toml`.
 
     Raises:
-        ConfigError: the folder holds no run.
+        ConfigError: the folder holds no run, or that of a script.
     """
     for path in sorted((folder / "checkpoints").glob("step-*.lcs"), reverse=True):
         try:

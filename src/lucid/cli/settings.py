@@ -21,7 +21,7 @@ import tyro
 
 from lucid.config import RunConfig, load, parse_overrides
 from lucid.config.files import SUFFIXES
-from lucid.config.schema import Text, hints_of
+from lucid.config.schema import Text, hints_of, leaf_keys
 from lucid.errors import ConfigError, nearest
 
 ConfigFile = Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[CONFIG]")]
@@ -69,9 +69,10 @@ def read_settings(
     rest = list(words)
     source = Path(rest.pop(0)) if rest and not rest[0].startswith("-") else None
     if source is not None and source.suffix not in SUFFIXES:
+        hint = f"For a table: --data.name csv:{source}." if source.suffix in (".csv", ".tsv") else ""
         raise ConfigError(
             f"{str(source)!r} is not a configuration file ({', '.join(SUFFIXES)}). "
-            "Settings are given as --section.key value."
+            f"{hint or 'Settings are given as --section.key value.'}"
         )
     found = parse_overrides(rest)
     mine = {key: found.pop(key).text for key in list(found) if key in own}
@@ -82,8 +83,9 @@ def read_settings(
 
 def _check_top(found: dict[str, Text], own: Sequence[str]) -> None:
     """A misspelt option of the command itself gets its own hint; everything else is a setting."""
+    settings = {*hints_of(RunConfig), *(path.rpartition(".")[2] for path in leaf_keys(RunConfig))}
     for key in found:
-        if "." not in key and key not in hints_of(RunConfig) and nearest(key, own):
+        if "." not in key and key not in settings and nearest(key, own):
             raise ConfigError(f"unknown option --{key}.{nearest(key, own).replace(chr(39), chr(39) + '--', 1)}")
 
 

@@ -66,9 +66,9 @@ def build(
         return _bundle(call(found, options, "data.options", {**given, first: place}))
     if not place:
         known = ["digits", *(f"{source}:PLACE" for source in SOURCES), "my_module:factory"]
-        raise ConfigError(
-            f"data.name = {name!r} is not known.{nearest(name, ['digits', *SOURCES])} Known: {', '.join(known)}."
-        )
+        source = name.rpartition(".")[2]
+        near = f" Did you mean '{source}:{name}'?" if source in SOURCES else nearest(name, ["digits", *SOURCES])
+        raise ConfigError(f"data.name = {name!r} is not known.{near} Known: {', '.join(known)}.")
     from lucid.datasets.own import own
 
     return own(name, options, **given)

@@ -163,7 +163,8 @@ def _read_csv(path: Path) -> Columns:
             header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, row) for row in reader if row]
     except (OSError, EOFError) as error:
-        raise DataError(f"cannot read the table {path}: {error}.") from error
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot read the table {path}: {why}.") from error
     except (UnicodeDecodeError, csv_library.Error) as error:
         raise DataError(f"{path} is not a UTF-8 CSV file: {error}.") from error
     if len(set(header)) != len(header):
