@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,7 +81,8 @@ def loader(rows: Tensor = ROWS, classes: Tensor = CLASSES, size: int = 8) -> Dat
 def make(model_of: Any = Net, run_dir: Path | None = None, **settings: Any) -> tuple[lucid.Trainer, Seen]:
     """Return a trainer and what it reports."""
     torch.manual_seed(1)
-    options = {"loss": F.cross_entropy, **{k: settings.pop(k) for k in ("train_step", "callbacks") if k in settings}}
+    given = {name: settings.pop(name) for name in ("loss", "train_step", "callbacks") if name in settings}
+    options: dict[str, Any] = {"loss": F.cross_entropy, **given}
     if "train_step" in options:
         options["loss"] = None
     model, seen = model_of(), Seen()
@@ -347,6 +350,44 @@ def test_found_out_to_be_no_one_graph(model: Any, settings: dict[str, Any], why:
     assert trainer.model._compiled_call_impl is not None
     for one, other in zip(*both, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@dataclass
+class Found:
+    """What a model that computes its loss returns."""
+
+    loss: Tensor
+
+
+class OwnLoss(nn.Module):
+    """Computes its loss, and says how many classes it has, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 3)
+        self.config = SimpleNamespace(num_labels=3, problem_type=None)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Any:
+        return Found(F.cross_entropy(self.body(x), labels))
+
+
+def test_a_model_that_computes_its_loss_is_one_graph() -> None:
+    """What is checked of the first batch's labels stands in no graph."""
+    rows = [{"x": x, "labels": y} for x, y in zip(ROWS, CLASSES, strict=True)]
+    trainer, seen = make(OwnLoss, loss=None, epochs=1)
+    trainer.fit(DataLoader(rows, batch_size=8))  # type: ignore[arg-type]
+    assert [one.get("graphs") for one in seen.of("compile")] == [1]
+
+
+def test_runs_of_a_process_share_no_limit() -> None:
+    """torch keeps a number of graphs for one piece of code, also of runs that are over: each run has its own."""
+    told = []
+    with torch._dynamo.config.patch(accumulated_recompile_limit=2):
+        for _ in range(3):
+            trainer, seen = make(epochs=1)
+            trainer.fit(loader())
+            told += seen.of("compile")
+    assert [one.get("graphs") for one in told] == [1, 1, 1]
 
 
 def test_more_shapes_than_graphs() -> None:

@@ -10,6 +10,7 @@ norm, guard, clip, optimizers, schedules    # `step.update`, not compiled: a sch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -79,7 +80,9 @@ class CompiledStep(TrainStep):
             self._give_up(state, "train_step returns losses with counts of their own")
             return
         options: dict[str, Any] = {"isolate_recompiles": True, "recompile_limit": _MOST_GRAPHS}
-        self._passes = torch.compile(_passes, fullgraph=True, **options)
+        # Code of its own: torch keeps graphs with the code, those of earlier runs too, and at most 256 in all.
+        own = FunctionType(_passes.__code__.replace(), globals(), _passes.__name__)
+        self._passes = torch.compile(own, fullgraph=True, **options)
 
     def _give_up(self, state: TrainState, why: str) -> None:
         self.is_given_up = True

@@ -90,7 +90,8 @@ class Supervised:
 
     def _first(self, model: nn.Module, batch: Any) -> Loss:
         if isinstance(batch, Mapping):
-            check_labels(model, batch.get("labels"))
+            if not self._begun:  # reads the labels: for every batch, an accelerator would wait and a graph break
+                check_labels(model, batch.get("labels"))
             found = self._own_loss(model, batch).loss
             if found is None:
                 raise LossError(
