@@ -129,6 +129,7 @@ def test_columns_that_are_not_there_are_named(houses: Path, options: dict[str, A
     [
         ("a,b\n1\n", "line 2: 1 cells, the header has 2"),
         ("a,a\n1,2\n", "the header names 'a' twice"),
+        ("a;b\n1;2\n", "the first line is one column, 'a;b'. Columns are separated by commas"),
         ("a,b\n", "has no rows"),
         ("x,name\n" + "".join(f"1,n{number}\n" for number in range(30)), "names rows, not classes"),
     ],

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from lucid.cli.settings import arguments
+from lucid.cli.settings import arguments, existing
 from lucid.errors import CheckpointError, ConfigError
 
 SHOWN_LENGTH = 100
@@ -56,9 +56,7 @@ def _existing(path: Path) -> Path:
     """Return what is there, for a run's `best` or `last` the checkpoint that they name."""
     from lucid.trained import pointed
 
-    if not path.exists():
-        raise ConfigError(f"no such file or folder: {path}.")
-    return pointed(path)
+    return pointed(existing(path))
 
 
 def _files(path: Path) -> list[Path]:
@@ -132,7 +130,7 @@ def export_weights(
         raise ConfigError(f"{out} exists. Nothing was changed; choose another name.")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"no such folder: {out.absolute().parent}.")
-    source = find_checkpoint(checkpoint)
+    source = find_checkpoint(existing(checkpoint))
     size = export_safetensors(source, out, select=select)
     print(f"{out}: {size:,} bytes, from {source}")
     return 0

@@ -125,6 +125,17 @@ def program() -> str:
     return "lucid" if known is not None and os.path.samefile(known, called) else called
 
 
+def existing(path: Path) -> Path:
+    """Return a path that is there.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not path.exists():
+        raise ConfigError(f"no such file or folder: {path}.")
+    return path
+
+
 def wants_help(words: Sequence[str]) -> bool:
     """Say whether help was asked for."""
     return "--help" in words or "-h" in words

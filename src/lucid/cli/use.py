@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from lucid.cli.settings import arguments
+from lucid.cli.settings import arguments, existing
 from lucid.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def judge(checkpoint: Path, on: str, where: str = "auto") -> dict[str, Any]:
     from lucid.utils.data import DataLoader
 
     device = choose_device(where)
-    trained = load_trained(checkpoint)
+    trained = load_trained(existing(checkpoint))
     data = build_data(trained.config)
     if data.split != trained.meta["split"]:
         raise DataError(f"the data changed since the training: rows were {trained.meta['split']}, are {data.split}.")
@@ -123,7 +123,7 @@ def predict_rows(
     from lucid.trained import load_trained
 
     place = choose_device(device)
-    trained = load_trained(checkpoint)
+    trained = load_trained(existing(checkpoint))
     trained.model.to(place)
     if trained.meta["task"] == "language-modelling":
         print(write_on(trained, source, length, temperature, seed))

@@ -167,6 +167,11 @@ def _read_csv(path: Path) -> Columns:
         raise DataError(f"cannot read the table {path}: {why}.") from error
     except (UnicodeDecodeError, csv_library.Error) as error:
         raise DataError(f"{path} is not a UTF-8 CSV file: {error}.") from error
+    if len(header) == 1 and (other := next((one for one in ";\t|" if one in header[0]), None)):
+        raise DataError(
+            f"{path}: the first line is one column, {header[0]!r}. Columns are separated by commas (in .tsv by tabs), "
+            f"not by {other!r}: write the table anew."
+        )
     if len(set(header)) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise DataError(f"{path}: the header names {twice!r} twice. Every column needs a name of its own.")
