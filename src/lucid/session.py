@@ -29,6 +29,9 @@ from lucid.state import TrainState
 from lucid.utils.data import Feed
 from lucid.windows import Window
 
+_BESIDES = ("data", "callbacks", "config", "compared", "environment")
+"""What a checkpoint holds besides `TrainState.state_dict`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -221,7 +224,7 @@ class Session:
                 changes.refuse(found, str(entry.path))
 
         # The model is read in place, without a second copy of its weights; for the rest there is nothing yet.
-        live = {**dict.fromkeys(self.tree({})), "model": dict(model_state(self.state.model))}
+        live = {**dict.fromkeys([*self.state.state_dict(), *_BESIDES]), "model": dict(model_state(self.state.model))}
         restored = store.restore(live, before=compare)
         if restored is None:
             self._refuse_foreign()
