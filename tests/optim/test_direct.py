@@ -161,7 +161,7 @@ def test_closure_is_called_and_its_loss_returned() -> None:
 @pytest.mark.parametrize("unscale", [False, True])
 @pytest.mark.parametrize("scale", [2.0, float("inf")])
 def test_scaler_may_step_it(scale: float, unscale: bool, kernel_calls: list[int]) -> None:
-    """With torch's GradScaler the bits are those of torch's class; the kernel is called at once if nothing is to scale."""
+    """With torch's GradScaler the bits are those of torch's class; called at once where nothing is to scale."""
     (a, b), states = layers(), []
     for model, optimizer in ((a, optim.AdamW(a.parameters())), (b, torch.optim.AdamW(b.parameters(), fused=True))):
         scaler = torch.amp.GradScaler("cpu", init_scale=scale)
