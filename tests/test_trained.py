@@ -147,6 +147,18 @@ def test_weights_that_do_not_fit_are_named_with_the_nearest(tmp_path: Path) -> N
         lucid.load_model(tmp_path / "run", model=nn.Sequential(nn.Identity(), nn.Linear(3, 3)))
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [(nn.Linear, "must be a model with weights to fill, got <class"), (nn.Linear(3, 3, device="meta"), "no memory")],
+    ids=["a class", "no memory"],
+)
+def test_what_takes_no_weights_is_refused(tmp_path: Path, model: Any, words: str) -> None:
+    """A class ended in Python's TypeError, a model on "meta" stayed without weights."""
+    script(tmp_path / "run", nn.Linear(3, 3))
+    with pytest.raises(ConfigError, match=words):
+        lucid.load_model(tmp_path / "run", model=model)
+
+
 def test_average_of_a_script_reaches_tied_weights(tmp_path: Path) -> None:
     """SWA as well as EMA; a weight with two names has the average under both."""
     swa = lucid.SWA(start=1)

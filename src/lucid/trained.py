@@ -41,6 +41,7 @@ def load_model(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     Raises:
         CheckpointError: no such checkpoint, a broken one, or one of a script and no `model`.
         MismatchError: the weights do not fit `model`; each name with the nearest that there is.
+        ConfigError: `model` is no model, such as a class instead of an object of it, or has no memory.
 
     Example:
         `lucid.load_model("runs/digits")(images).argmax(1)`, `lucid.load_model("runs/mine", model=MyNet(width=32))`
@@ -48,6 +49,10 @@ def load_model(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     if model is None:
         trained = load_trained(path)
         return _with_assets(trained.model, trained.meta)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model must be a model with weights to fill, got {model!r:.80}: give MyModel(...).")
+    if any(getattr(value, "is_meta", False) for value in model.state_dict().values()):
+        raise ConfigError('model has no memory (device "meta") that weights could be read into: model.to_empty first.')
     file, tree = _read(path)
     _fill(model, tree, file)
     meta, config = _meta(tree), tree.get("config", {})

@@ -245,3 +245,17 @@ def test_missing_place_is_named(name: str) -> None:
     """Every source says what it could not read."""
     with pytest.raises(DataError, match="none"):
         build(name, {})
+
+
+@pytest.mark.parametrize(
+    ("labels", "cure"),
+    [(["a", "b"], r"class_encode_column\("), ([0.5, None], "fill or drop holes")],
+    ids=["words", "hole"],
+)
+def test_hub_target_that_is_no_number_says_what_to_do(tmp_path: Path, labels: list[object], cure: str) -> None:
+    """The column and the cure; torch knows of neither."""
+    library = pytest.importorskip("datasets")
+    library.disable_progress_bars()
+    library.Dataset.from_dict({"x": [1.0, 2.0], "label": labels}).save_to_disk(tmp_path / "d")
+    with pytest.raises(DataError, match=f"column 'label' must hold classes or numbers: .*{cure}"):
+        build(f"datasets:{tmp_path}/d", {})

@@ -142,7 +142,15 @@ def _target(data: Any, y: str) -> tuple[torch.Tensor, list[str] | None]:
         return torch.tensor(values, dtype=torch.int64), list(names)
     if all(isinstance(value, int) for value in values):
         return torch.tensor(values, dtype=torch.int64), [str(number) for number in range(max(values) + 1)]
-    return torch.tensor(values, dtype=torch.float32).reshape(len(values), -1), None
+    try:
+        return torch.tensor(values, dtype=torch.float32).reshape(len(values), -1), None
+    except (TypeError, ValueError) as error:
+        cure = (
+            f'dataset.class_encode_column("{y}") numbers words' if isinstance(values[0], str) else "fill or drop holes"
+        )
+        raise DataError(
+            f"column {y!r} must hold classes or numbers: {error}. Before the data is saved, {cure}."
+        ) from error
 
 
 def _scalers(state: dict[str, Any], x: torch.Tensor, y: torch.Tensor, classes: list[str] | None) -> Any:
