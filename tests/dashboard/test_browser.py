@@ -41,6 +41,16 @@ def test_curves_grow_while_a_run_writes(tmp_path: Path, serve: Serve, chromium: 
     assert shown.trouble == []
 
 
+@pytest.mark.parametrize(("steps", "lines"), [(31, 1), (32, 2)])
+def test_short_curve_is_not_smoothed(serve: Serve, make_run: MakeRun, chromium: Any, steps: int, lines: int) -> None:
+    """A mean of 9 records is drawn over a curve of 32 or more; below, the curve stands alone."""
+    make_run("a", steps)
+    url = serve()
+    page = open_page(chromium, f"{url}#/run/a", url).page
+    until(page, f"document.querySelector('.plot')?.data && {_LAST_STEP} === {steps}")
+    assert page.evaluate("document.querySelector('.plot').data.length") == lines
+
+
 def test_curves_follow_a_run_that_goes_back(tmp_path: Path, serve: Serve, chromium: Any) -> None:
     """After a rewind the points that were taken back are gone from the screen."""
     report = JsonlReport(tmp_path / "runs" / "a" / "records.jsonl")

@@ -35,7 +35,8 @@ window.lucid = window.lucid || {};
   function tracesOf(line, index, options, scale) {
     const x = axisOf(line, options, scale);
     const tone = colour("c" + ((line.colour ?? index) % 8));
-    const smooth = options.smooth !== false && line.points.smooth;
+    // A mean over a good part of a short curve hides more than it shows.
+    const smooth = options.smooth !== false && x.length >= 4 * (options.window || 1) && line.points.smooth;
     const few = x.length <= 60;
     const traces = [];
     const hover = "%{y:.5~g}<extra>" + plain(line.name) + "</extra>";

@@ -174,7 +174,7 @@
     const smooth = h("input", { type: "range", min: 0, max: 8, step: 1, value: Math.round(Math.log2(settings.window)) });
     const words = h("span", { className: "muted" });
     function say() {
-      words.textContent = settings.window > 1 ? `mean of ${settings.window + 1} records` : "off";
+      words.textContent = settings.window > 1 ? `mean of ${settings.window + 1} records, from ${4 * settings.window} on` : "off";
       smooth.setAttribute("aria-valuetext", words.textContent);
     }
     x.addEventListener("change", () => { settings.x = x.value; changed(false); });
