@@ -66,10 +66,10 @@ def test_weights_follow_the_seed_alone(rows: Path) -> None:
 def test_weights_do_not_follow_what_the_data_draw(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A factory that draws more changes no weight."""
     source = "import torch\ndef rows(draws):\n    torch.randn(draws)\n    T = torch.utils.data.TensorDataset\n"
-    (rows.parent / "drawing.py").write_text(source + "    return T(torch.zeros(20, 4), torch.arange(20) % 2)\n")
+    (rows.parent / "drawing_rows.py").write_text(source + "    return T(torch.zeros(20, 4), torch.arange(20) % 2)\n")
     monkeypatch.chdir(rows.parent)
     monkeypatch.syspath_prepend(str(rows.parent))
-    changes = [{"data.name": "drawing:rows", "data.options.draws": draws} for draws in (1, 9)]
+    changes = [{"data.name": "drawing_rows:rows", "data.options.draws": draws} for draws in (1, 9)]
     one, other = (build(config(rows, **change), reports=()).model for change in changes)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 

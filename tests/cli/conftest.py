@@ -15,6 +15,7 @@ Lucid = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def lucid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Lucid:
     """Run the command in a folder of its own; return exit code, output and errors."""
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> tuple[int, str, str]:
