@@ -435,13 +435,16 @@ def test_finding_a_rate_compiles_nothing() -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
 
 
-def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler() -> None:
     """Seen when the trainer is made, with what is missing and what to do."""
     from torch._inductor import config, cpp_builder
 
-    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
     cpp_builder.cpp_compiler_search.cache_clear()
-    with pytest.raises(ConfigError, match=r"train\.compile needs a compiler that works: .*Install one"):
+    # monkeypatch would put it back by deleting it, which hides it from torch for good
+    with (
+        config.patch("cpp.cxx", ("no-such-compiler",)),
+        pytest.raises(ConfigError, match=r"train\.compile needs a compiler that works: .*Install one"),
+    ):
         make()
     cpp_builder.cpp_compiler_search.cache_clear()
 
