@@ -9,7 +9,7 @@ norm, guard, clip, optimizers, schedules    # `step.update`, not compiled: a sch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -21,6 +21,7 @@ from lucid.amp import Precision
 from lucid.errors import ConfigError
 from lucid.loss_rules import Count
 from lucid.losses import Loss
+from lucid.pieces import tensors
 from lucid.serialization import unwrap
 from lucid.state import TrainState
 from lucid.step import Forward, TrainStep
@@ -119,7 +120,7 @@ class CompiledStep(TrainStep):
         """
         if self._is_new:
             self._is_new = False
-            self._copied |= _to_copy(parameters, gradients, [*model.buffers(), *_tensors(batch)])
+            self._copied |= _to_copy(parameters, gradients, [*model.buffers(), *tensors(batch)])
         if not self._copied:
             return list(gradients)
         return [_own(p, g) if id(p) in self._copied else g for p, g in zip(parameters, gradients, strict=True)]
@@ -179,15 +180,6 @@ def _to_copy(parameters: list[Tensor], gradients: tuple[Tensor | None, ...], oth
 
 def _own(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
     return None if gradient is None else torch.empty_like(parameter, requires_grad=False).copy_(gradient)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from (tensor for item in value.values() for tensor in _tensors(item))
-    elif isinstance(value, list | tuple):
-        yield from (tensor for item in value for tensor in _tensors(item))
 
 
 def why_not(model: nn.Module, precision: Precision) -> str | None:

@@ -142,15 +142,16 @@ def take(batch: Any, rows: range | list[int]) -> Any:
 
 def is_divisible(batch: Any) -> bool:
     """Whether every tensor in the batch has one row for each of the batch's rows."""
-    return len({tensor.shape[0] for tensor in _tensors(batch) if tensor.dim()}) == 1
+    return len({tensor.shape[0] for tensor in tensors(batch) if tensor.dim()}) == 1
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Return the tensors of a batch, however they are nested."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
-        yield from (tensor for item in value.values() for tensor in _tensors(item))
+        yield from (tensor for item in value.values() for tensor in tensors(item))
     elif isinstance(value, list | tuple):
-        yield from (tensor for item in value for tensor in _tensors(item))
+        yield from (tensor for item in value for tensor in tensors(item))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from (tensor for one in dataclasses.fields(value) for tensor in _tensors(getattr(value, one.name)))
+        yield from (tensor for one in dataclasses.fields(value) for tensor in tensors(getattr(value, one.name)))
