@@ -23,7 +23,7 @@ from lucid.records import Record, words
 from lucid.records.outcome import FINISHED
 from lucid.report import JsonlReport, Reports
 from lucid.run_folder import describe_run, make_folder
-from lucid.serialization import Entry, Store, model_state
+from lucid.serialization import Entry, Store
 from lucid.signals import EXIT_INTERRUPTED, Deadline, Stopped, exit_code, listen
 from lucid.state import TrainState
 from lucid.utils.data import Feed
@@ -91,7 +91,7 @@ class Session:
         self.deadline = Deadline(state.config.max_time)
         self.callbacks = Callbacks([*callbacks, *_own_callbacks(self)])
         self.compared = _compared(self)  # as given: schedules and callbacks may move settings later
-        self.reports = Reports([*self._own_reports(), *reports])
+        self.reports = Reports([*_own_reports(self), *reports])
         self.store: Store | None = None
         self.guard = Guard(self)
         self.windows = self.guard.windows  # those that are left
@@ -213,9 +213,9 @@ class Session:
         }
 
     def _resume(self) -> bool:
-        if self.store is None:
-            return False
         store = self.store
+        if store is None:
+            return False
         found: list[changes.Change] = []
 
         def compare(entry: Entry) -> None:
@@ -224,7 +224,8 @@ class Session:
                 changes.refuse(found, str(entry.path))
 
         # The model is read in place, without a second copy of its weights; for the rest there is nothing yet.
-        live = {**dict.fromkeys([*self.state.state_dict(), *_BESIDES]), "model": dict(model_state(self.state.model))}
+        now = self.state.state_dict()
+        live = {**dict.fromkeys([*now, *_BESIDES]), "model": now["model"]}
         restored = store.restore(live, before=compare)
         if restored is None:
             self._refuse_foreign()
@@ -276,11 +277,6 @@ class Session:
 
     # -- files of the run
 
-    def _own_reports(self) -> list[Any]:
-        if self.run_dir is None:
-            return []
-        return [JsonlReport(self.run_dir / "records.jsonl", self.state.config.save_errors)]
-
     def _say_goodbye(self) -> None:
         result = self.result()
         info = {
@@ -321,6 +317,12 @@ def _own_callbacks(session: Session) -> list[Callback]:
         *([_TimeLimit(session.deadline)] if config.max_time else []),
         *([_SaveBest()] if keeps_best else []),
     ]
+
+
+def _own_reports(session: Session) -> list[Any]:
+    if session.run_dir is None:
+        return []
+    return [JsonlReport(session.run_dir / "records.jsonl", session.state.config.save_errors)]
 
 
 def _finished_already(state: TrainState, plan: Plan, run_dir: Path | None) -> str:
