@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -18,6 +20,20 @@ torch.set_num_threads(1)
 def _seeded() -> None:
     """Seed torch so that a test's data is the same in every run."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the bytes of each read of a checkpoint."""
+    counts: list[int] = []
+    preadv = os.preadv
+
+    def count(fd: int, views: Sequence[Any], offset: int) -> int:
+        counts.append(preadv(fd, views, offset))
+        return counts[-1]
+
+    monkeypatch.setattr(os, "preadv", count)
+    return counts
 
 
 @pytest.fixture

@@ -17,12 +17,16 @@ import lucid
 ROWS = 32
 
 
-class NanGradient(torch.autograd.Function):
-    """Passes on its input; its gradient is NaN."""
+class PassOn(torch.autograd.Function):
+    """Passes on its input; what is made of it has a backward pass of its own."""
 
     @staticmethod
     def forward(context: Any, x: Tensor) -> Tensor:
         return x.clone()
+
+
+class NanGradient(PassOn):
+    """Its gradient is NaN."""
 
     @staticmethod
     def backward(context: Any, grad: Tensor) -> Tensor:

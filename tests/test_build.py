@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import lucid
-from lucid.build import Built, build, build_scheduler
-from lucid.config import RunConfig, load
+from lucid.build import build, build_scheduler
+from lucid.config import load
 from lucid.errors import ConfigError, DataError, ResumeError
+from small_run import config, trained
 
 KINDS = {
     "classification": numpy.arange(40) % 3,
@@ -32,25 +33,6 @@ def write(folder: Path, kind: str) -> Path:
     x = numpy.random.default_rng(0).normal(size=(40, 4))
     numpy.savez(folder / "rows.npz", x=x, y=KINDS[kind])
     return folder / "rows.npz"
-
-
-def config(rows: Path, **changes: Any) -> RunConfig:
-    """A small run on these rows."""
-    settings = {
-        "run_dir": str(rows.parent / "run"),
-        "data.name": f"npz:{rows}",
-        "data.batch_size": 8,
-        "model.name": "mlp",
-        "train.epochs": 2,
-    }
-    return load(environ={}, overrides={**settings, **changes}).resolved()
-
-
-def trained(rows: Path, **changes: Any) -> Built:
-    """Build and train."""
-    built = build(config(rows, **changes), reports=())
-    built.trainer.fit(built.train_loader, built.validation_loader)
-    return built
 
 
 def test_weights_follow_the_seed_alone(rows: Path) -> None:

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import lucid
-from lucid.build import Built, build
-from lucid.config import RunConfig, load
+from lucid.build import build
 from lucid.errors import CheckpointError, ConfigError, MismatchError
 from lucid.trained import find_checkpoint, load_trained
+from small_run import config, trained
 
 
 @pytest.fixture
@@ -22,25 +22,6 @@ def rows(tmp_path: Path) -> Path:
     """Forty rows of four numbers with three classes."""
     numpy.savez(tmp_path / "rows.npz", x=numpy.random.default_rng(0).normal(size=(40, 4)), y=numpy.arange(40) % 3)
     return tmp_path / "rows.npz"
-
-
-def config(rows: Path, **changes: Any) -> RunConfig:
-    """A small run on these rows."""
-    settings = {
-        "run_dir": str(rows.parent / "run"),
-        "data.name": f"npz:{rows}",
-        "data.batch_size": 8,
-        "model.name": "mlp",
-        "train.epochs": 2,
-    }
-    return load(environ={}, overrides={**settings, **changes}).resolved()
-
-
-def trained(rows: Path, **changes: Any) -> Built:
-    """Build and train."""
-    built = build(config(rows, **changes), reports=())
-    built.trainer.fit(built.train_loader, built.validation_loader)
-    return built
 
 
 def script(folder: Path, model: nn.Module, **arguments: Any) -> nn.Module:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +33,6 @@ def damage(folder: Path, *steps: int) -> None:
         raw = bytearray(path.read_bytes())
         raw[4096 + SIZE - 1] ^= 4
         path.write_bytes(raw)
-
-
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the bytes of each read."""
-    counts: list[int] = []
-    preadv = os.preadv
-
-    def count(fd: int, views: Sequence[Any], offset: int) -> int:
-        counts.append(preadv(fd, views, offset))
-        return counts[-1]
-
-    monkeypatch.setattr(os, "preadv", count)
-    return counts
 
 
 @pytest.mark.parametrize("tree", [live(), None], ids=["live", "fresh"])
